@@ -1,0 +1,1 @@
+"""Measured claims, each beside its peer: one command a table."""
