@@ -1,0 +1,203 @@
+"""What happened (inputs of the scheduler) and what to do (its instructions).
+
+Each event carries `at_ns`, monotonic nanoseconds stamped by the engine thread as it drained the
+event. Steps are columnar: one object a step, whatever the number of rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mlx_notebook.core.placement import Placement
+    from mlx_notebook.core.request import Request
+    from mlx_notebook.core.results import TokenLogprob
+    from mlx_notebook.core.rows import FinishDetail, FinishReason
+
+
+# ---------------------------------------------------------------- what happened
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A request entered the queue."""
+
+    at_ns: int
+    request: Request
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAsked:
+    """Somebody wants the row gone: the user, or the gateway as it closes."""
+
+    at_ns: int
+    row_id: int
+    detail: FinishDetail
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseGranted:
+    """The device is ours."""
+
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost:
+    """The lease was broken, or its request was given up."""
+
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseWanted:
+    """Somebody else waits for the device: rows submitted from now on wait behind them."""
+
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseUnwanted:
+    """Nobody else waits any more."""
+
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillDone:
+    """The backend computed prompt positions [start, stop) of a row.
+
+    `error` is the reason that the chunk failed, as (message, traceback text); the row then ends.
+    """
+
+    at_ns: int
+    row_id: int
+    start: int
+    stop: int
+    began_ns: int
+    error: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowOutcome:
+    """What one step brought one row.
+
+    `token_id` is the committed token (None if the step failed before one). `text` is what may be
+    shown now: text that could still begin a stop string is held back until it can't. `finish`
+    is set where the row ended at this token by its own doing (end of sequence, stop string,
+    callback, length). `error` is (message, traceback text): that row ends, the others go on.
+    """
+
+    row_id: int
+    token_id: int | None
+    text: str = ""
+    logprob: TokenLogprob | None = None
+    finish: tuple[FinishReason, FinishDetail] | None = None
+    error: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """One decode step of all rows that were in it."""
+
+    at_ns: int
+    began_ns: int
+    outcomes: tuple[RowOutcome, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailed:
+    """A forward or an allocation failed: every row that was in it ends with this error."""
+
+    at_ns: int
+    row_ids: tuple[int, ...]
+    error: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The engine thread is free: decide what to compute next."""
+
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseAsked:
+    """The gateway closes: no row lives on."""
+
+    at_ns: int
+
+
+Event = (
+    Submitted
+    | CancelAsked
+    | LeaseGranted
+    | LeaseLost
+    | LeaseWanted
+    | LeaseUnwanted
+    | PrefillDone
+    | StepDone
+    | StepFailed
+    | Turn
+    | CloseAsked
+)
+
+
+# ---------------------------------------------------------------- what to do
+
+
+@dataclass(frozen=True, slots=True)
+class AskLease:
+    """Queue for the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveLease:
+    """Synchronise the stream and hand the device on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Give a row its state in the backend; what it owns passes to the backend now."""
+
+    row_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """Compute prompt positions [start, stop) of a row; with `last`, also its first distribution."""
+
+    row_id: int
+    start: int
+    stop: int
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """One step: commit one token of each of these rows, dispatch the next."""
+
+    row_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Free a row's state in the backend."""
+
+    row_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """The row is over: tell its handle. `opened` says whether the backend ever held it."""
+
+    row_id: int
+    reason: FinishReason
+    detail: FinishDetail | None
+    error: tuple[str, str] | None = field(default=None)
+    opened: bool = True
+
+
+Instruction = AskLease | GiveLease | Open | Prefill | Decode | Drop | Settle

@@ -1,0 +1,99 @@
+"""Placement: which mechanism serves a request, which features it gets, and every reason why not.
+
+`resolve` is pure and allocates nothing. A placement carries the identity of its request's shape and
+the gateway's epoch, so that it cannot serve another request or a gateway that changed since.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mlx_notebook.core.request import RequestShape
+
+
+class Mechanism(StrEnum):
+    """How a row runs: admitted to the batch, or alone under the device lease."""
+
+    CONTINUOUS = "continuous"
+    SERIAL = "serial"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One reason: a stable code and a sentence for a person."""
+
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a loaded model and its backend can do, as plain facts for the core.
+
+    `vocab_size` bounds every token id (the number of rows of the model's output head);
+    `context_length` is in tokens, None where the model names none. `kv_bytes_per_token` and
+    `state_bytes` are what one row takes: per token, and constant.
+    """
+
+    vocab_size: int
+    context_length: int | None = None
+    max_rows: int = 1
+    continuous: bool = False
+    continuous_why_not: str = "this version runs one row at a time"
+    kv_bytes_per_token: int = 0
+    state_bytes: int = 0
+    compiled: bool = False
+    prompt_cache: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a request goes and what it gets there; frozen. `shape` and `epoch` are its identity."""
+
+    mechanism: Mechanism
+    method: str
+    prompt_cache: bool
+    checkpoint: bool
+    compiled: bool
+    reasons: tuple[Reason, ...]
+    shape: RequestShape = field(repr=False)
+    epoch: int = field(default=0, repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, without the shape."""
+        return {
+            "mechanism": str(self.mechanism),
+            "method": self.method,
+            "prompt_cache": self.prompt_cache,
+            "checkpoint": self.checkpoint,
+            "compiled": self.compiled,
+            "reasons": [{"code": reason.code, "text": reason.text} for reason in self.reasons],
+        }
+
+
+def resolve(shape: RequestShape, capabilities: Capabilities, epoch: int) -> Placement:
+    """Place one request: pure, and every feature is either used or named in the reasons."""
+    exclusions: list[Reason] = []
+    if not capabilities.continuous:
+        exclusions.append(
+            Reason(
+                "continuous-unavailable",
+                f"The row runs alone, first come, first served: {capabilities.continuous_why_not}.",
+            )
+        )
+    advice: list[Reason] = []
+    if not capabilities.prompt_cache:
+        advice.append(Reason("prompt-cache-unavailable", "The whole prompt is computed: this version keeps no prompt cache."))
+    return Placement(
+        mechanism=Mechanism.SERIAL if exclusions else Mechanism.CONTINUOUS,
+        method="autoregressive",
+        prompt_cache=capabilities.prompt_cache,
+        checkpoint=False,
+        compiled=capabilities.compiled,
+        reasons=(*exclusions, *advice),
+        shape=shape,
+        epoch=epoch,
+    )

@@ -1,0 +1,64 @@
+"""What comes out of a request: the frozen Result and its figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mlx_notebook.core.placement import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log-probabilities of one step, natural log, of the distribution before temperature and filters.
+
+    `top` holds (token id, log-probability) of the likeliest alternatives, best first; empty unless asked for.
+    """
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finished (or cut, cancelled, failed) request. Times are milliseconds, rates tokens per second.
+
+    `token_ids` holds every generated token, the end-of-sequence token and a stop string's tokens too;
+    `text` ends before either. A figure that never came to be (no first token) is None.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str
+    finish_detail: str
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    queue_ms: float
+    prefill_ms: float | None
+    decode_ms: float | None
+    ttft_ms: float | None
+    tpot_ms: float | None
+    prompt_tps: float | None
+    decode_tps: float | None
+    logprobs: tuple[TokenLogprob, ...] | None
+    seed: int
+    model: str
+    placement: Placement
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain values (the placement as a dictionary), ready for JSON."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values["token_ids"] = list(self.token_ids)
+        values["placement"] = self.placement.to_dict()
+        if self.logprobs is not None:
+            values["logprobs"] = [
+                {"token_id": p.token_id, "logprob": p.logprob, "top": [list(pair) for pair in p.top]}
+                for p in self.logprobs
+            ]
+        return values
+
+    def __str__(self) -> str:
+        return self.text

@@ -1,0 +1,1 @@
+"""The room that computes, on MLX, on the engine thread only."""

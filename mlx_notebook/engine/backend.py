@@ -1,0 +1,134 @@
+"""The seam between deciding and computing: the Backend protocol, and ScriptedBackend, its small fake.
+
+A backend executes the scheduler's instructions on the engine thread and reports what only it can
+know: tokens, text, ends, errors. It never decides which row runs.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from mlx_notebook.core.events import Decode, Prefill, PrefillDone, RowOutcome, StepDone, StepFailed
+from mlx_notebook.core.placement import Capabilities
+from mlx_notebook.core.rows import FinishDetail, FinishReason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mlx_notebook.core.request import Request
+
+
+class Backend(Protocol):
+    """What the engine thread asks of a model. Every method is called on the engine thread.
+
+    A row's own failure (its callback, processor or sampler raised) comes back inside the
+    outcome; a failure of the whole forward comes back as StepFailed. Only a defect of the
+    backend itself may raise, and that ends the engine thread.
+    """
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Plain facts about the model; constant once the backend is made."""
+        ...
+
+    def open(self, request: Request) -> None:
+        """Make a row's state (sampler, detokeniser, empty caches). Owns `request.owned` from here."""
+        ...
+
+    def prefill(self, instruction: Prefill) -> PrefillDone:
+        """Compute a chunk of the prompt; with `instruction.last`, also sample the first token (not yet committed)."""
+        ...
+
+    def decode(self, instruction: Decode) -> StepDone | StepFailed:
+        """Commit one token of each row (the first call commits the one that prefill sampled)."""
+        ...
+
+    def drop(self, row_id: int) -> None:
+        """Free a row's state and release what it owns, exactly once; unknown rows are ignored."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait till the device has done all that was dispatched."""
+        ...
+
+    def held_bytes(self) -> int:
+        """Bytes that rows hold now (not the weights)."""
+        ...
+
+    def close(self) -> None:
+        """Drop every row, synchronise, and give back the thread's streams."""
+        ...
+
+
+def _letters(row_id: int, index: int) -> str:
+    return chr(ord("a") + (row_id + index) % 26)
+
+
+@dataclass(slots=True)
+class ScriptedBackend:
+    """A backend without a model: `script(row_id, index)` names each token's text, costs are waits.
+
+    Token ids are the code point of the text's first character, so tests can read them. For
+    tests, teaching and demonstrations; ids above `capabilities.vocab_size` cannot occur.
+    """
+
+    capabilities: Capabilities = field(default_factory=lambda: Capabilities(vocab_size=0x110000, context_length=32_768))
+    script: Callable[[int, int], str] = _letters
+    step_s: float = 0.0
+    prefill_s_per_token: float = 0.0
+    _rows: dict[int, Request] = field(default_factory=dict)
+    _counts: dict[int, int] = field(default_factory=dict)
+
+    def open(self, request: Request) -> None:
+        self._rows[request.id] = request
+        self._counts[request.id] = 0
+
+    def prefill(self, instruction: Prefill) -> PrefillDone:
+        began = time.monotonic_ns()
+        self._wait(self.prefill_s_per_token * (instruction.stop - instruction.start))
+        return PrefillDone(time.monotonic_ns(), instruction.row_id, instruction.start, instruction.stop, began)
+
+    def decode(self, instruction: Decode) -> StepDone | StepFailed:
+        began = time.monotonic_ns()
+        self._wait(self.step_s)
+        outcomes = tuple(self._outcome(row_id) for row_id in instruction.row_ids)
+        return StepDone(time.monotonic_ns(), began, outcomes)
+
+    def _outcome(self, row_id: int) -> RowOutcome:
+        request, index = self._rows[row_id], self._counts[row_id]
+        self._counts[row_id] = index + 1
+        text = self.script(row_id, index)
+        token_id = ord(text[0])
+        if request.code.on_token is not None and request.code.on_token(token_id, text, None) is False:
+            return RowOutcome(row_id, token_id, text, finish=(FinishReason.STOP, FinishDetail.CALLBACK))
+        if index + 1 >= request.shape.sampling.max_tokens:
+            return RowOutcome(row_id, token_id, text, finish=(FinishReason.LENGTH, FinishDetail.MAX_TOKENS))
+        return RowOutcome(row_id, token_id, text)
+
+    def drop(self, row_id: int) -> None:
+        request = self._rows.pop(row_id, None)
+        self._counts.pop(row_id, None)
+        for release in request.owned if request else ():
+            release()
+
+    def synchronize(self) -> None:
+        """Nothing is ever in flight."""
+
+    def held_bytes(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        for row_id in list(self._rows):
+            self.drop(row_id)
+
+    @staticmethod
+    def _wait(seconds: float) -> None:
+        if seconds > 0:
+            time.sleep(seconds)
+
+
+def scripted_texts(texts: Sequence[str]) -> Callable[[int, int], str]:
+    """A script that says `texts` over and over, one a token."""
+    return lambda _row_id, index: texts[index % len(texts)]

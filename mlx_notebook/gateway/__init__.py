@@ -1,0 +1,1 @@
+"""The threaded shell: thread, device lease, handles, lifecycle."""

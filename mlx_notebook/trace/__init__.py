@@ -1,0 +1,1 @@
+"""Spans of a request, built from what the core recorded."""
