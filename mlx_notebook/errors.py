@@ -79,10 +79,10 @@ class QueueFull(MlxNotebookError):  # noqa: N818 - a public name, fixed
 
 
 class OverContext(MlxNotebookError, ValueError):  # noqa: N818 - a public name, fixed
-    """Prompt and answer together are longer than the model's context.
+    """The prompt leaves no room for an answer within the model's context.
 
     Attributes:
-        needed: tokens that the request could take (prompt + max_tokens).
+        needed: tokens that the prompt and one token of an answer take.
         limit: the model's context length, in tokens.
     """
 

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A request entered the queue."""
+    """A request entered the queue; `asked_ns` is when the caller asked (its own clock reading, payload)."""
 
     at_ns: int
+    asked_ns: int
     request: Request
     placement: Placement
 
@@ -109,7 +110,7 @@ class StepDone:
 
 @dataclass(frozen=True, slots=True)
 class StepFailed:
-    """A forward or an allocation failed: every row that was in it ends with this error."""
+    """A forward or an allocation failed for all these rows; none of them committed a token."""
 
     at_ns: int
     row_ids: tuple[int, ...]
@@ -167,7 +168,10 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Compute prompt positions [start, stop) of a row; with `last`, also its first distribution."""
+    """Compute positions [start, stop) of a row's known tokens; with `last`, also the distribution after them.
+
+    Known tokens are the prompt, and after a rewind the committed answer too.
+    """
 
     row_id: int
     start: int
@@ -190,6 +194,13 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
+class Rewind:
+    """Throw away a row's caches but keep what it committed: it will be prefilled again, answer included."""
+
+    row_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Settle:
     """The row is over: tell its handle. `opened` says whether the backend ever held it."""
 
@@ -200,4 +211,4 @@ class Settle:
     opened: bool = True
 
 
-Instruction = AskLease | GiveLease | Open | Prefill | Decode | Drop | Settle
+Instruction = AskLease | GiveLease | Open | Prefill | Decode | Drop | Rewind | Settle

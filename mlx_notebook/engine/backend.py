@@ -45,6 +45,10 @@ class Backend(Protocol):
         """Commit one token of each row (the first call commits the one that prefill sampled)."""
         ...
 
+    def rewind(self, row_id: int) -> None:
+        """Throw away a row's caches, keep what it committed (tokens, text, draws): prefill starts again at 0."""
+        ...
+
     def drop(self, row_id: int) -> None:
         """Free a row's state and release what it owns, exactly once; unknown rows are ignored."""
         ...
@@ -106,6 +110,9 @@ class ScriptedBackend:
         if index + 1 >= request.shape.sampling.max_tokens:
             return RowOutcome(row_id, token_id, text, finish=(FinishReason.LENGTH, FinishDetail.MAX_TOKENS))
         return RowOutcome(row_id, token_id, text)
+
+    def rewind(self, row_id: int) -> None:
+        """A scripted row has no caches."""
 
     def drop(self, row_id: int) -> None:
         request = self._rows.pop(row_id, None)
