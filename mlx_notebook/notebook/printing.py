@@ -1,0 +1,58 @@
+"""Text for terminals: model text without control characters, and errors in one line.
+
+Only the main thread prints, and only in a running cell: output of other threads lands in whichever
+cell runs last, or nowhere.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mlx_notebook.gateway.handle import Handle
+
+_CONTROL = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+"""C0, DEL and C1. Without its escape character a sequence that would recolour, move or retitle a terminal
+is plain text; so nothing has to be remembered from one piece of text to the next."""
+
+
+def printable(text: str) -> str:
+    """`text` without control characters (line feeds and tabs stay) and without lone surrogates."""
+    return text.translate(_CONTROL).encode("utf-8", "replace").decode("utf-8")
+
+
+def write(text: str) -> None:
+    """Write to the cell's standard output at once, whatever characters the terminal knows."""
+    out = sys.stdout
+    try:
+        out.write(text)
+    except UnicodeEncodeError:
+        encoding = out.encoding or "ascii"
+        out.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    out.flush()
+
+
+def say(text: str) -> None:
+    """One line from us to the user."""
+    write(printable(text) + "\n")
+
+
+AnyError = TypeVar("AnyError", bound=BaseException)
+
+
+def in_one_line(error: AnyError) -> AnyError:
+    """The same error; IPython will show its type and message instead of our frames."""
+    line = f"{type(error).__name__}: {printable(str(error))}" if str(error) else type(error).__name__
+    error._render_traceback_ = lambda: [line]  # type: ignore[attr-defined]
+    return error
+
+
+def numbers(handles: Sequence[Handle]) -> str:
+    """The handles by number: "request 3", "requests 3 and 4", "requests 1, 2 and 3"."""
+    ids = [str(handle.id) for handle in sorted(handles, key=lambda handle: handle.id)]
+    if len(ids) == 1:
+        return f"request {ids[0]}"
+    return f"requests {', '.join(ids[:-1])} and {ids[-1]}"
