@@ -1,0 +1,26 @@
+// Builds each widget's script and style into the Python package. The result is committed:
+// the same sources and the same locked esbuild give the same bytes.
+import { statSync } from "node:fs";
+import { build } from "esbuild";
+
+const LIMIT = 60 * 1024; // every widget instance carries its script over the wire and into saved state
+const out = new URL("../mlx_notebook/static/", import.meta.url).pathname;
+
+await build({
+  entryPoints: { stream: "src/stream.ts" },
+  outdir: out,
+  bundle: true,
+  minify: true,
+  format: "esm",
+  target: "es2022",
+  charset: "utf8",
+  legalComments: "none",
+  logLevel: "warning",
+});
+await build({ entryPoints: { stream: "src/stream.css" }, outdir: out, minify: true, logLevel: "warning" });
+
+for (const name of ["stream.js", "stream.css"]) {
+  const { size } = statSync(`${out}${name}`);
+  console.log(`${name}: ${(size / 1024).toFixed(1)} KB`);
+  if (size > LIMIT) throw new Error(`${name} is over ${LIMIT / 1024} KB`);
+}

@@ -1,0 +1,115 @@
+// One row's part of the view: its state, its text, its buttons.
+
+import type { Answer } from "./cancel";
+import { copyText } from "./clipboard";
+import { button, element, setText, show } from "./dom";
+import { isOver, type RowState } from "./wire";
+import { before, figures } from "./words";
+
+/** Drawn marks differ in shape too: colour is never alone. */
+const MARKS = { queued: "○", prefill: "◐", decode: "●", finished: "✓", cancelled: "⊘", failed: "!" } as const;
+
+const STILL_AT_BOTTOM_PX = 24;
+const COPIED_MS = 1500;
+
+export class RowView {
+  readonly root: HTMLElement;
+  #mark = element("span", "mlx-mark");
+  #word = element("span", "mlx-word");
+  #prompt = element("span", "mlx-prompt");
+  #figures = element("span", "mlx-figures");
+  #copy = button("mlx-copy", "Copy");
+  #cancel = button("mlx-cancel", "Cancel");
+  #before = element("div", "mlx-before");
+  #meter = element("div", "mlx-meter", element("i", ""));
+  #text = element("div", "mlx-text");
+  #shown = document.createTextNode("");
+  #note = element("div", "mlx-note");
+  #copied = 0;
+  #row: RowState;
+
+  constructor(row: RowState, cancel: (tell: (answer: Answer) => void) => void) {
+    this.#row = row;
+    this.#mark.setAttribute("aria-hidden", "true");
+    this.#meter.setAttribute("role", "progressbar");
+    this.#meter.setAttribute("aria-label", "reading the prompt");
+    this.#copy.dataset.stop = "button";
+    this.#cancel.dataset.stop = "button";
+    this.#text.dataset.stop = "text";
+    this.#text.append(this.#shown);
+    const state = element("span", "mlx-state", this.#mark, this.#word);
+    const actions = element("span", "mlx-actions", this.#copy, this.#cancel);
+    const line = element("div", "mlx-line", state, this.#prompt, this.#figures, actions);
+    this.root = element("div", "mlx-row", line, this.#before, this.#meter, this.#text, this.#note);
+    this.#cancel.addEventListener("click", () => {
+      if (this.#cancel.getAttribute("aria-disabled") !== "true") cancel((answer) => this.tell(answer));
+    });
+    this.#copy.addEventListener("click", () => void this.#copyNow());
+    this.update(row);
+  }
+
+  update(row: RowState): void {
+    this.#row = row;
+    this.root.dataset.status = row.status;
+    setText(this.#mark, MARKS[row.status]);
+    setText(this.#word, row.status);
+    setText(this.#prompt, row.prompt);
+    this.#prompt.title = row.prompt;
+    setText(this.#figures, figures(row));
+    setText(this.#before, before(row));
+    show(this.#before, before(row) !== "");
+    this.#updateMeter(row);
+    this.#updateText(row.text);
+    setText(this.#note, row.note);
+    show(this.#note, row.note !== "");
+    show(this.#copy, row.text !== "");
+    show(this.#cancel, !isOver(row.status));
+    this.#text.setAttribute("aria-label", `answer to: ${row.prompt}`);
+  }
+
+  /** What became of asking to cancel this row. */
+  tell(answer: Answer): void {
+    tellOnButton(this.#cancel, answer);
+  }
+
+  #updateMeter(row: RowState): void {
+    show(this.#meter, row.status === "prefill");
+    const percent = row.prompt_tokens ? Math.round((100 * row.prefilled) / row.prompt_tokens) : 0;
+    this.#meter.setAttribute("aria-valuenow", String(percent));
+    const bar = this.#meter.firstElementChild;
+    if (bar instanceof HTMLElement) bar.style.width = `${percent}%`;
+  }
+
+  /** Grows the text in place, so that a reader's selection and place survive. */
+  #updateText(text: string): void {
+    const shown = this.#shown.data;
+    show(this.#text, text !== "");
+    if (text === shown) return;
+    const box = this.#text;
+    const follow = box.scrollHeight - box.scrollTop - box.clientHeight < STILL_AT_BOTTOM_PX;
+    if (text.startsWith(shown)) this.#shown.appendData(text.slice(shown.length));
+    else this.#shown.data = text;
+    if (follow) box.scrollTop = box.scrollHeight;
+  }
+
+  async #copyNow(): Promise<void> {
+    const done = await copyText(this.#row.text, this.root);
+    setText(this.#copy, done ? "Copied" : "Not allowed here");
+    clearTimeout(this.#copied);
+    this.#copied = window.setTimeout(() => setText(this.#copy, "Copy"), COPIED_MS);
+  }
+}
+
+/** A button that asked says what became of it. It keeps the focus: a focus that falls off gives keys to the notebook. */
+export function tellOnButton(asking: HTMLButtonElement, answer: Answer): void {
+  if (answer === "silent") {
+    asking.removeAttribute("aria-disabled");
+    setText(asking, "No answer: use ■ (interrupt)");
+    asking.title =
+      "The kernel is busy, and here a message reaches it only between cells. Interrupt the kernel (the stop button) to cancel.";
+    return;
+  }
+  asking.setAttribute("aria-disabled", "true");
+  asking.title = "";
+  setText(asking, "Cancelling…");
+}

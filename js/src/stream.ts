@@ -1,0 +1,74 @@
+// The stream widget. The twin of `mlx_notebook/notebook/stream_widget.py`.
+//
+// `initialize` runs once a page and model: it says hello, and keeps the rows whether or not they
+// are shown. `render` runs once a place in the page.
+
+import type { AnyModel, AnyWidget, InitializeProps, RenderProps } from "@anywidget/types";
+import { Cancels } from "./cancel";
+import { pageIsSeen, watch } from "./presence";
+import { Store } from "./store";
+import { StreamView } from "./view";
+import type { FromKernel, ToKernel, Traits } from "./wire";
+
+/** Another load of the page, or another frame of it, has another time of origin. */
+const page = String(performance.timeOrigin);
+
+let views = 0;
+
+function widget() {
+  // Per model: anywidget calls this function for each one, while the module itself may be shared.
+  let store: Store | undefined;
+  let cancels: Cancels | undefined;
+
+  function start(model: AnyModel<Traits>, signal: AbortSignal | undefined) {
+    const send = (message: ToKernel) => model.send(message);
+    const kept = new Store(model.get("snapshot"));
+    const asks = new Cancels((ask, rows) => send({ kind: "cancel", ask, rows }));
+    const onSnapshot = () => kept.replace(model.get("snapshot"));
+    const onMessage = (message: FromKernel) => {
+      if (message.kind === "ack") asks.heard(message.ask);
+      else if (message.kind === "delta" && !kept.add(message.seq, message.rows)) send({ kind: "resync" });
+    };
+    model.on("change:snapshot", onSnapshot);
+    model.on("msg:custom", onMessage);
+    signal?.addEventListener("abort", () => {
+      model.off("change:snapshot", onSnapshot);
+      model.off("msg:custom", onMessage);
+    });
+    store = kept;
+    cancels = asks;
+    send({ kind: "hello", page });
+    return { store: kept, cancels: asks };
+  }
+
+  return {
+    initialize({ model, signal }: InitializeProps<Traits>) {
+      start(model, signal);
+    },
+
+    render({ model, el }: RenderProps<Traits>) {
+      const { store: rows, cancels: asks } = store && cancels ? { store, cancels } : start(model, undefined);
+      views += 1;
+      const view = `${page}/${views}`;
+      const ending = new AbortController();
+      const { root } = new StreamView(rows, asks, ending.signal);
+      el.append(root);
+      const send = (message: ToKernel) => model.send(message);
+      send({ kind: "view", page, view, on: pageIsSeen() });
+      watch(
+        root,
+        {
+          visible: (on) => send({ kind: "visible", view, on }),
+          selection: (active) => send({ kind: "selection", view, active }),
+        },
+        ending.signal,
+      );
+      return () => {
+        ending.abort();
+        send({ kind: "gone", view });
+      };
+    },
+  };
+}
+
+export default widget satisfies AnyWidget<Traits>;

@@ -1,0 +1,107 @@
+// The view of one widget in one place of the page: rows, the line above them, the line below.
+
+import type { Answer, Cancels } from "./cancel";
+import { button, element, setText, show } from "./dom";
+import { Roving } from "./roving";
+import { RowView, tellOnButton } from "./row";
+import type { Store } from "./store";
+import { isOver } from "./wire";
+import { spoken, summary, totalRate } from "./words";
+
+export class StreamView {
+  readonly root = element("div", "mlx-stream");
+  #store: Store;
+  #cancels: Cancels;
+  #rows: RowView[] = [];
+  #body = element("div", "mlx-rows");
+  #title = element("b", "mlx-title");
+  #summary = element("span", "mlx-dim");
+  #rate = element("span", "mlx-dim mlx-figures");
+  #cancelAll = button("mlx-cancel-all", "Cancel all");
+  #head: HTMLElement;
+  #foot = element("div", "mlx-foot");
+  #spoken = element("span", "mlx-unseen");
+  #roving: Roving;
+  #dirty = new Set<number>();
+  #all = true;
+  #frame = 0;
+
+  constructor(store: Store, cancels: Cancels, signal: AbortSignal) {
+    this.#store = store;
+    this.#cancels = cancels;
+    this.#cancelAll.dataset.stop = "button";
+    this.#head = element(
+      "div",
+      "mlx-head",
+      this.#title,
+      this.#summary,
+      element("span", "mlx-space"),
+      this.#rate,
+      this.#cancelAll,
+    );
+    this.#spoken.setAttribute("role", "status");
+    this.#spoken.setAttribute("aria-live", "polite");
+    this.root.append(this.#head, this.#body, this.#foot, this.#spoken);
+    this.root.setAttribute("role", "group");
+    this.root.setAttribute("data-lm-suppress-shortcuts", "true");
+    this.#roving = new Roving(this.root, signal);
+    this.#cancelAll.addEventListener("click", () => this.#askAll(), { signal });
+    signal.addEventListener(
+      "abort",
+      store.subscribe((row) => this.#changed(row)),
+    );
+    signal.addEventListener("abort", () => cancelAnimationFrame(this.#frame));
+    this.draw();
+  }
+
+  /** Draw now what changed since the last time. */
+  draw(): void {
+    const { rows, title } = this.#store;
+    if (this.#rows.length !== rows.length) this.#make();
+    rows.forEach((row, i) => {
+      if (this.#all || this.#dirty.has(i)) this.#rows[i]?.update(row);
+    });
+    this.#all = false;
+    this.#dirty.clear();
+    const many = rows.length > 1;
+    this.root.setAttribute("aria-label", `Live answers${title ? ` of ${title}` : ""}`);
+    show(this.#head, many);
+    show(this.#foot, !many && title !== "");
+    setText(this.#title, title);
+    setText(this.#foot, title);
+    setText(this.#summary, summary(rows));
+    setText(this.#rate, totalRate(rows));
+    show(
+      this.#cancelAll,
+      rows.some((row) => !isOver(row.status)),
+    );
+    setText(this.#spoken, spoken(rows));
+    this.#roving.refresh();
+  }
+
+  #changed(row: number | null): void {
+    if (row === null) this.#all = true;
+    else this.#dirty.add(row);
+    // Many messages, one drawing a frame.
+    if (!this.#frame) {
+      this.#frame = requestAnimationFrame(() => {
+        this.#frame = 0;
+        this.draw();
+      });
+    }
+  }
+
+  #make(): void {
+    this.#rows = this.#store.rows.map((row, i) => new RowView(row, (tell) => this.#cancels.ask([i], tell)));
+    this.#body.replaceChildren(...this.#rows.map((row) => row.root));
+  }
+
+  #askAll(): void {
+    if (this.#cancelAll.getAttribute("aria-disabled") === "true") return;
+    const open = this.#store.rows.flatMap((row, i) => (isOver(row.status) ? [] : [i]));
+    this.#cancels.ask(open, (answer: Answer) => {
+      tellOnButton(this.#cancelAll, answer);
+      for (const i of open) this.#rows[i]?.tell(answer);
+    });
+  }
+}

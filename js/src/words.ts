@@ -1,0 +1,54 @@
+// Every sentence and figure of the view, as text. No DOM here.
+
+import { isOver, type RowState } from "./wire";
+
+const count = new Intl.NumberFormat("en");
+
+export function tokens(n: number): string {
+  return `${count.format(n)} ${n === 1 ? "token" : "tokens"}`;
+}
+
+function rate(tps: number): string {
+  return `${tps.toFixed(tps < 10 ? 1 : 0)} tokens/s`;
+}
+
+/** The figures at the end of a row's line. */
+export function figures(row: RowState): string {
+  if (row.status === "queued" || row.status === "prefill") return row.seconds ? `${row.seconds} s` : "";
+  const parts = [tokens(row.generated)];
+  if (row.tps !== null) parts.push(rate(row.tps));
+  if (isOver(row.status) && row.first_s !== null) parts.push(`first after ${row.first_s.toFixed(1)} s`);
+  return parts.join(" · ");
+}
+
+/** What a row does before its text begins; "" once it answers. */
+export function before(row: RowState): string {
+  if (row.status === "queued") return row.waiting ? `waiting: ${row.waiting}` : "waiting";
+  if (row.status !== "prefill") return "";
+  return `reading the prompt, ${count.format(row.prefilled)} of ${tokens(row.prompt_tokens)}`;
+}
+
+/** The line on top of several rows. */
+export function summary(rows: RowState[]): string {
+  const waiting = rows.filter((row) => row.status === "queued").length;
+  const over = rows.filter((row) => isOver(row.status)).length;
+  const parts = [`${rows.length} rows`];
+  if (over) parts.push(`${over} done`);
+  if (waiting) parts.push(`${waiting} waiting`);
+  return parts.join(" · ");
+}
+
+/** Tokens a second of all rows that answer now; "" if none does. */
+export function totalRate(rows: RowState[]): string {
+  const running = rows.filter((row) => row.status === "decode" && row.tps !== null);
+  return running.length ? rate(running.reduce((sum, row) => sum + (row.tps ?? 0), 0)) : "";
+}
+
+/** What a screen reader is told when states change; never the text itself. */
+export function spoken(rows: RowState[]): string {
+  const [only] = rows;
+  if (rows.length === 1 && only)
+    return isOver(only.status) ? `${only.status}, ${tokens(only.generated)}` : only.status;
+  const over = rows.filter((row) => isOver(row.status)).length;
+  return `${over} of ${rows.length} rows done`;
+}
