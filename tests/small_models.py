@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_unflatten
@@ -199,17 +199,21 @@ def small(kind: str, seed: int = 0) -> tuple[Any, Any]:
 
 def fill_with_noise(model: Any, seed: int, gain: float) -> Any:
     """Normal weights of standard deviation gain / sqrt(fan-in), from their own random stream."""
-    flat: list[tuple[str, Any]] = list(tree_flatten(model.parameters()))
+    flat = cast("list[tuple[str, mx.array]]", tree_flatten(model.parameters()))
     keys = mx.random.split(mx.random.key(seed), len(flat))
-    noisy = []
-    for (name, value), key in zip(flat, keys, strict=True):
-        if value.ndim >= 2:  # norms and biases keep their own values
-            value = mx.random.normal(value.shape, key=key) * (gain / math.sqrt(_fan_in(name, value)))  # noqa: PLW2901
-        noisy.append((name, value))
+    noisy = [(name, _noise(name, value, key, gain)) for (name, value), key in zip(flat, keys, strict=True)]
     model.update(tree_unflatten(noisy))
     model.eval()
     mx.eval(model.parameters())
     return model
+
+
+def _noise(name: str, value: mx.array, key: mx.array, gain: float) -> mx.array:
+    if value.ndim >= 2:
+        return mx.random.normal(value.shape, key=key) * (gain / math.sqrt(_fan_in(name, value)))
+    if name.endswith(("bias", "A_log")):  # the library draws some of these from the global generator
+        return mx.random.normal(value.shape, key=key) * 0.5
+    return value  # norms start at one
 
 
 def _fan_in(name: str, weight: mx.array) -> int:

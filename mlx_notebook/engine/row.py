@@ -1,0 +1,88 @@
+"""One row's state in the engine: caches, history, sampler, text. It computes nothing by itself."""
+
+from __future__ import annotations
+
+import contextvars
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import mlx.core as mx
+
+if TYPE_CHECKING:
+    from mlx_notebook.core.request import Request
+    from mlx_notebook.engine.detokenize import TextStream
+    from mlx_notebook.engine.sampling import Drawn, Sampler
+    from mlx_notebook.engine.stop import StopMatcher
+
+
+@dataclass(slots=True)
+class RowText:
+    """A row's text as it grows: decoded, then watched for stop strings."""
+
+    decoder: TextStream
+    stop: StopMatcher
+
+    def push(self, token_id: int) -> str:
+        """What may be shown now that this token is known."""
+        return self.stop.push(self.decoder.push(token_id))
+
+    def flush(self) -> str:
+        """The rest, at the row's end."""
+        return self.stop.push(self.decoder.flush()) + self.stop.flush()
+
+
+@dataclass(slots=True)
+class RowState:
+    """What the backend holds for one open row.
+
+    `ready` is the token that the next step commits; `ahead` the one after it, where it could be sampled
+    before `ready` was read; `logits` [1, V] stand in for `ahead` where user processors must see `ready` first.
+    `history` [n] holds the last tokens, prompt and output, as far back as somebody looks.
+    """
+
+    request: Request
+    cache: list[Any]
+    sampler: Sampler
+    text: RowText
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    history: mx.array = field(default_factory=lambda: mx.array([], dtype=mx.int32))
+    fed: int = 0
+    generated: int = 0
+    ready: Drawn | None = None
+    ahead: Drawn | None = None
+    logits: mx.array | None = None
+
+    @property
+    def hosted(self) -> bool:
+        """Whether user code stands between a token and the draw of the next."""
+        return bool(self.request.code.logits_processors)
+
+    @property
+    def reach(self) -> int | None:
+        """How many of the last tokens are remembered; None for all."""
+        return None if self.hosted else self.sampler.reach
+
+    def remember_prompt(self) -> None:
+        """Start the history with the prompt."""
+        ids = self.request.shape.prompt_ids
+        reach = self.reach
+        if reach != 0:
+            self.history = mx.array(ids if reach is None else ids[-reach:], dtype=mx.int32)
+
+    def remember(self, token: mx.array) -> None:
+        """Add a token [1], perhaps still being computed, to the history."""
+        reach = self.reach
+        if reach != 0:
+            history = mx.concatenate([self.history, token.astype(mx.int32)])
+            self.history = history if reach is None else history[-reach:]
+
+    def is_last(self, context_length: int | None) -> bool:
+        """Whether the token `ready` ends the row by length, whatever it says."""
+        produced = self.generated + 1
+        if produced >= self.request.shape.sampling.max_tokens:
+            return True
+        return context_length is not None and len(self.request.shape.prompt_ids) + produced >= context_length
+
+    def held_bytes(self) -> int:
+        """Bytes of the row's caches (some cache classes cannot say before they hold anything)."""
+        return sum(int(layer.nbytes) for layer in self.cache if not layer.empty())

@@ -1,0 +1,47 @@
+"""Running a row's own Python, on the engine thread, in the context of whoever submitted it.
+
+Nothing is caught here: callers commit a row under a guard that turns whatever comes, of any kind, into that
+row's failure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import mlx.core as mx
+
+if TYPE_CHECKING:
+    from mlx_notebook.core.results import TokenLogprob
+    from mlx_notebook.engine.row import RowState
+
+
+def processed(row: RowState, logits: mx.array) -> mx.array:
+    """Logits [1, V] after the row's bias and penalties, then its own processors in order.
+
+    Raises:
+        TypeError: a processor gave something else than an array.
+        ValueError: it gave an array of another shape.
+    """
+    logits = row.sampler.adjust(row.history, logits)
+    shape = logits.shape
+    for place, processor in enumerate(row.request.code.logits_processors):
+        # Another object over the same values: what the processor does to it in place stays with it.
+        tokens = row.history.reshape(-1)
+        given = row.context.run(processor, tokens, logits)
+        if not isinstance(given, mx.array):
+            raise TypeError(
+                f"logits processor {place} ({processor!r}) returned {type(given).__name__}; it must return the logits, "
+                f"an mlx.core.array of shape {list(shape)}"
+            )
+        if given.shape != shape:
+            raise ValueError(
+                f"logits processor {place} ({processor!r}) returned shape {list(given.shape)}; expected {list(shape)}"
+            )
+        logits = given
+    return logits
+
+
+def wants_more(row: RowState, token_id: int, text: str, logprob: TokenLogprob | None) -> bool:
+    """Call the row's `on_token`; False if it said so, True otherwise and without one."""
+    callback = row.request.code.on_token
+    return callback is None or row.context.run(callback, token_id, text, logprob) is not False
