@@ -5,7 +5,7 @@ Nothing here knows a model; `core.options` turns a user's keywords into these.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -59,6 +59,10 @@ class RequestShape:
     seed_given: bool = False
     has_processors: bool = False
     has_callback: bool = False
+
+    def without_seed(self) -> RequestShape:
+        """The same shape with the seed left out, to compare requests that named none."""
+        return replace(self, sampling=replace(self.sampling, seed=0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

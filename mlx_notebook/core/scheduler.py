@@ -194,7 +194,7 @@ class Scheduler:
     def _turn(self, event: ev.Turn) -> list[ev.Instruction]:
         steps = self._expire(event.at_ns)
         if self.lease is not LeaseState.HELD:
-            return steps + self._ask_lease(event.at_ns)
+            return steps + self._ask_lease(event.at_ns) + self._rest_if_idle()
         steps += self._admit(event.at_ns)
         steps += self._next_chunk()
         if self._decoding:

@@ -1,0 +1,468 @@
+"""The gateway: a model behind an engine thread, as its users hold it.
+
+A Gateway checks calls on the caller's thread, hands requests to its Engine, and answers questions
+from plain values. It never touches MLX itself. Forgetting it closes it: the engine thread does
+not know it, and rows that still run keep it alive until they are over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import weakref
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+from mlx_notebook.core.options import parse_options
+from mlx_notebook.core.placement import Placement, resolve
+from mlx_notebook.core.rows import RowStatus
+from mlx_notebook.errors import GatewayClosed, GatewayDead, MlxNotebookError, PlacementMismatch
+from mlx_notebook.gateway import loading, submission, waiting
+from mlx_notebook.gateway.estimate import Estimate, estimate_prompts
+from mlx_notebook.gateway.handle import Handle
+from mlx_notebook.gateway.handles import Handles
+from mlx_notebook.gateway.hooks import current_execution
+from mlx_notebook.gateway.lease import device_lease
+from mlx_notebook.gateway.record import RowRecord
+from mlx_notebook.gateway.registry import registry
+from mlx_notebook.gateway.settings import Settings, check_settings
+from mlx_notebook.gateway.stats import GatewayStats, PromptCacheStats
+from mlx_notebook.gateway.thread import Engine, dispose
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import TracebackType
+
+    from mlx_notebook.core.request import Request
+    from mlx_notebook.core.results import Result
+    from mlx_notebook.engine.backend import Backend
+
+    Progress = Callable[[str, float | None], None]
+
+JOIN_S = 60.0
+"""How long `close` waits for an engine that is inside one long native call, before it leaves it to end by itself."""
+
+
+class Gateway:
+    """A loaded model that answers requests.
+
+    Args:
+        model: `smollm2`, a folder in mlx-lm's form, a Hugging Face id, or a `.gguf` file.
+        batch: rows at once; this version runs one at a time whatever is said.
+        kv_budget: bytes that rows may take, a number or "4GB"; "auto" is most of what the load leaves free.
+        prefill_chunk: prompt tokens computed between two looks at cancels; None for the default.
+        max_queued: rows that may wait before `submit` raises QueueFull.
+        dtype: "float32", "float16", "bfloat16" or "4bit" (keep a file's quantised weights); None for this machine's best.
+        revision: of a Hugging Face id.
+        trust_remote_code: run the model folder's own code.
+        name: what it is called here; the model's name if None.
+        progress: called while loading, on the engine thread, with (what, fraction or None).
+
+    Blocks till the model is loaded; an interrupt gives the load up. A cell that is run again closes
+    the gateways that its earlier run made.
+
+    Raises:
+        ModelNotFound, ModelLoadError, OverBudget: the model cannot be had; other gateways go on.
+        TypeError, ValueError, UnsupportedRequest: a setting is wrong; it is named.
+    """
+
+    def __init__(
+        self,
+        model: Any = "smollm2",
+        *,
+        batch: int | str = "auto",
+        kv: Any = "native",
+        kv_budget: int | str = "auto",
+        prompt_cache: int | str = "1GB",
+        deterministic: bool = False,
+        policy: Any = "priority",
+        prefill_chunk: int | None = None,
+        max_queued: int = 10_000,
+        dtype: str | None = None,
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+        name: str | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        waiting.refuse_to_block("loading a model")
+        settings = check_settings(
+            batch=batch,
+            kv=kv,
+            kv_budget=kv_budget,
+            prompt_cache=prompt_cache,
+            deterministic=deterministic,
+            policy=policy,
+            prefill_chunk=prefill_chunk,
+            max_queued=max_queued,
+            dtype=dtype,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            name=name,
+        )
+        from mlx_notebook.models.backend_check import import_mlx
+        from mlx_notebook.models.resolve import resolve as resolve_model
+
+        _close_predecessors()
+        import_mlx()
+        resolved = resolve_model(model, revision=revision, progress=progress)
+        loader = loading.loader_of_name(resolved, dtype=dtype, trust_remote_code=trust_remote_code)
+        self._start(loader, settings, resolved.name, progress)
+
+    @classmethod
+    def from_loaded(cls, model: Any, tokenizer: Any, **settings: Any) -> Self:
+        """A gateway for what `mlx_lm.load` returned; settings as for Gateway.
+
+        Every array that the model holds is evaluated on this thread first, since arrays may cross
+        threads only evaluated. Afterwards touch the model only inside `with gateway.lease():`.
+        """
+        waiting.refuse_to_block("loading a model")
+        checked = check_settings(**{**_DEFAULTS, **settings})
+        _close_predecessors()
+        gateway = cls.__new__(cls)
+        gateway._start(loading.loader_of_loaded(model, tokenizer), checked, "loaded", None)
+        return gateway
+
+    @classmethod
+    def from_backend(cls, backend: Backend, *, facts: loading.ModelFacts | None = None, **settings: Any) -> Self:
+        """A gateway over any backend, such as a ScriptedBackend: for tests, teaching and demonstrations."""
+        checked = check_settings(**{**_DEFAULTS, **settings})
+        gateway = cls.__new__(cls)
+        gateway._start(loading.loader_of_backend(backend, facts or loading.ModelFacts()), checked, "scripted", None)
+        return gateway
+
+    def _start(self, loader: loading.Loader, settings: Settings, model_name: str, progress: Progress | None) -> None:
+        self.name = registry.free_name(settings.name or _short(model_name))
+        self.model_name = model_name
+        self.execution = current_execution()
+        self._settings = settings
+        self._loader = loader
+        self._epoch = 0
+        self._lifecycle = threading.RLock()
+        self._launch(progress)
+        registry.add(self)
+
+    def _launch(self, progress: Progress | None) -> None:
+        engine = Engine(
+            self.name, self._loader, max_queued=self._settings.max_queued, chunk=self._settings.chunk, progress=progress
+        )
+        try:
+            waiting.sleep_until(engine.ready.wait, None)
+        except BaseException:
+            engine.stop()
+            engine.join(JOIN_S)
+            raise
+        if engine.load_error is not None:
+            engine.join(JOIN_S)
+            raise engine.load_error
+        self._engine = engine
+        self._facts: loading.ModelFacts = engine.loaded
+        self._capabilities = engine.capabilities
+        self._kv_budget = self._settings.budget(self._facts.free_bytes) if self._capabilities.kv_bytes_per_token else 2**62
+        self._epoch += 1
+        self._finalizer = weakref.finalize(self, engine.stop)
+        self._finalizer.atexit = False  # the registry stops and joins at exit
+
+    # ------------------------------------------------------------ asking
+
+    def submit(
+        self,
+        prompt: Any,
+        /,
+        *,
+        on_token: Callable[..., Any] | None = None,
+        placement: Placement | None = None,
+        **options: Any,
+    ) -> Any:
+        """Queue a request and return its Handle at once; `n > 1` or a list of prompts gives Handles.
+
+        Args:
+            prompt: text (put into the chat template where there is one, unless `raw=True`), a list of
+                messages (`role`, `content`), or a list of token ids; or a list of such prompts.
+            on_token: `on_token(token_id, text, logprobs)` between steps, on the engine thread; False ends the row.
+            placement: what `place` returned for this very request, if the caller looked first.
+            options: see `mlx_notebook.core.options`; times in seconds, counts in tokens.
+
+        Raises:
+            TypeError, ValueError, UnsupportedRequest: an option or the prompt is wrong; it is named.
+            OverContext, OverBudget, QueueFull: it cannot be taken; the numbers are named.
+            GatewayClosed, GatewayDead, PlacementMismatch.
+        """
+        engine = self._engine
+        engine.check()
+        call = submission.check_call(
+            prompt,
+            options,
+            facts=self._facts,
+            capabilities=self._capabilities,
+            kv_budget=self._kv_budget,
+            on_token=on_token,
+        )
+        handles = Handles()
+        for position, (request, held) in enumerate(zip(call.requests, call.options, strict=True)):
+            try:
+                handles.append(self._submit_one(engine, request, held, placement))
+            except BaseException:
+                handles.cancel()
+                for unstarted in call.requests[position:]:
+                    dispose(unstarted)
+                raise
+        return handles if call.several else handles[0]
+
+    def _submit_one(self, engine: Engine, request: Request, held: dict[str, Any], placement: Placement | None) -> Handle:
+        own = resolve(request.shape, self._capabilities, self._epoch)
+        if placement is not None and not _same(placement, own):
+            raise PlacementMismatch(
+                "this placement was made for another request, or before the gateway was restarted: call place() again with the same arguments."
+            )
+        record = RowRecord(request, own, current_execution(), keep=self)
+        handle = Handle(record, engine, held, self.model_name)
+        registry.keep(handle)
+        engine.submit(request, record)
+        return handle
+
+    def generate(self, prompt: Any, /, **options: Any) -> Result | list[Result]:
+        """Submit and wait: a Result, or a list of them where `submit` gives Handles."""
+        waiting.refuse_to_block("generate()")
+        asked = self.submit(prompt, **options)
+        return asked.results() if isinstance(asked, Handles) else asked.result()
+
+    def place(self, prompt: Any, /, **options: Any) -> Placement:
+        """Where this request would go and what it would get there, with every reason why not more. Pure."""
+        self._engine.check()
+        on_token = options.pop("on_token", None)
+        call = submission.check_call(
+            prompt,
+            options,
+            facts=self._facts,
+            capabilities=self._capabilities,
+            kv_budget=self._kv_budget,
+            on_token=on_token,
+        )
+        return resolve(call.requests[0].shape, self._capabilities, self._epoch)
+
+    def count_tokens(self, x: Any, /, **options: Any) -> int:
+        """Tokens of a prompt as `submit` would send it: text through the chat template, messages, or ids."""
+        parsed = parse_options(options, vocab_size=self._capabilities.vocab_size, draw_seed=lambda: 0)
+        return len(submission.encode(x, parsed, self._facts, self._capabilities)[0])
+
+    def estimate(self, prompts: Any, max_tokens: int = 256, **options: Any) -> Estimate:
+        """Tokens and KV memory that prompts would take, and which would not fit. Nothing is queued."""
+        return estimate_prompts(prompts, max_tokens, options, self._facts, self._capabilities, self._kv_budget)
+
+    # ------------------------------------------------------------ the model
+
+    @property
+    def context_length(self) -> int | None:
+        """Tokens that prompt and answer may take together; None where the model names no limit."""
+        return self._capabilities.context_length
+
+    @property
+    def source(self) -> str:
+        """Where the weights came from."""
+        return self._facts.source
+
+    @property
+    def revision(self) -> str | None:
+        """Commit or checksum of the weights, where there is one."""
+        return self._facts.revision
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the loaded weights."""
+        return self._facts.weight_bytes
+
+    @property
+    def recommended_sampling(self) -> Mapping[str, Any]:
+        """The model's own sampling values, used with `sampling="model"`."""
+        return dict(self._facts.recommended_sampling)
+
+    @property
+    def model(self) -> Any:
+        """The mlx-lm model; only inside `with gateway.lease():` or `run_exclusive`.
+
+        Raises:
+            MlxNotebookError: the device is not this thread's now.
+        """
+        me = threading.get_ident()
+        if me not in waiting.engine_threads and not device_lease().held_by_thread(me):
+            raise MlxNotebookError("MLX belongs to the engine thread: touch gateway.model inside `with gateway.lease():` or run_exclusive().")
+        return self._facts.model
+
+    @property
+    def tokenizer(self) -> Any:
+        """The model's tokenizer (mlx-lm's wrapper); None for a scripted backend."""
+        return self._facts.tokenizer
+
+    # ------------------------------------------------------------ exclusive use
+
+    @contextlib.contextmanager
+    def lease(self, timeout: float | None = None) -> Iterator[Gateway]:
+        """Exclusive use of the device on this thread; rows asked for before it are finished first.
+
+        Rows submitted meanwhile wait. Blocking calls of ours inside raise WouldDeadlock. `break_lease()`
+        from another thread takes it away.
+
+        Raises:
+            TimeoutError: the device was not free within `timeout` seconds; the place in the line is given up.
+        """
+        self._engine.check()
+        waiting.refuse_to_block("asking for the device lease")
+        ticket = device_lease().ask(self.name, "lease", thread_id=threading.get_ident())
+        try:
+            if not waiting.sleep_until(ticket.granted.wait, timeout):
+                holder = device_lease().holder
+                raise TimeoutError(f"the device was not free within {timeout} s; held by {holder.owner if holder else 'nobody'}")
+            yield self
+        finally:
+            device_lease().release(ticket)
+
+    def run_exclusive(self, function: Callable[[], Any]) -> Any:
+        """Run `function()` on the engine thread with the device to itself, and return its value.
+
+        What it returns must be plain Python, NumPy or evaluated arrays. Its exception is raised here.
+        An interrupt while it waits gives its place up.
+        """
+        if not callable(function):
+            raise TypeError(f"run_exclusive takes a function without arguments, not {type(function).__name__}")
+        waiting.refuse_to_block("run_exclusive()")
+        return self._engine.run_exclusive(function)
+
+    def break_lease(self) -> bool:
+        """Take the device from a `lease()` or `run_exclusive` that holds it; False where nobody breakable does.
+
+        Running rows and loads cannot be broken: cancel them.
+        """
+        return device_lease().break_holder() is not None
+
+    # ------------------------------------------------------------ state
+
+    @property
+    def busy(self) -> bool:
+        """Whether any request is not over, from the moment of enqueue."""
+        return self._engine.busy
+
+    @property
+    def closed(self) -> bool:
+        """Whether the gateway takes no more work (closed or dead); `restart()` makes it take some again."""
+        return not self._engine.alive
+
+    def wait_idle(self, timeout: float | None = None) -> bool:
+        """Wait until no request is open; False if `timeout` seconds passed first."""
+        if not self.busy:
+            return True
+        waiting.refuse_to_block("wait_idle()")
+        return waiting.sleep_until(self._engine.wait_idle, timeout)
+
+    def stats(self) -> GatewayStats:
+        """Figures of this moment; never waits."""
+        engine, lease = self._engine, device_lease()
+        scheduler, holder = engine.scheduler, lease.holder
+        now = time.monotonic_ns()
+        return GatewayStats(
+            active_rows=scheduler.decoding,
+            prefill_rows=scheduler.prefilling,
+            queued_rows=engine.queued,
+            submitted=engine.submitted,
+            finished=scheduler.counters.finished,
+            cancelled=scheduler.counters.cancelled,
+            failed=scheduler.counters.failed,
+            lease_waiting=lease.waiting,
+            lease_holder=None if holder is None else f"{holder.owner} ({holder.kind}) for {holder.age_s:.1f} s",
+            kv_bytes=engine.held_bytes,
+            kv_projected_bytes=engine.projected_bytes(lambda tokens: submission.kv_bytes(self._capabilities, tokens)),
+            kv_budget_bytes=self._kv_budget,
+            weight_bytes=self._facts.weight_bytes,
+            prompt_cache=PromptCacheStats(),
+            steps=scheduler.counters.steps,
+            tokens_per_s=engine.meter.rate(now),
+            device=self._facts.device,
+            store=self._facts.store,
+            model=self.model_name,
+            mode="continuous" if self._capabilities.continuous else "serial",
+            silent_s=(now - engine.last_seen_ns) / 1e9,
+        )
+
+    @property
+    def handles(self) -> Handles:
+        """Handles of this gateway that are not over, oldest first."""
+        return Handles(h for h in registry.live_handles() if h.belongs_to(self._engine))
+
+    def close(self) -> None:
+        """Reject the waiting, cancel the running, settle every handle at once, end the thread. Idempotent.
+
+        On the engine thread (from a callback) it only asks for the end.
+        """
+        self._finalizer.detach()
+        self._engine.stop()
+        registry.remove(self)
+        self._facts = replace(self._facts, model=None)
+        if threading.get_ident() not in waiting.engine_threads:
+            self._engine.join(JOIN_S)
+
+    def restart(self) -> None:
+        """Load the model again on a new engine thread, after a death or a close; placements made before are void.
+
+        Raises:
+            GatewayDead: this is a forked child; make a new Gateway here.
+        """
+        waiting.refuse_to_block("restart()")
+        with self._lifecycle:
+            if not self._engine.here:
+                raise GatewayDead(f"gateway {self.name!r} stayed in the parent process; make a new Gateway here.", gateway=self.name)
+            self.close()
+            self._launch(None)
+            registry.add(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "busy" if self.busy else "idle"
+        return f"<Gateway {self.name!r}: {self.model_name}, {state}>"
+
+
+_DEFAULTS: dict[str, Any] = {
+    "batch": "auto",
+    "kv": "native",
+    "kv_budget": "auto",
+    "prompt_cache": "1GB",
+    "deterministic": False,
+    "policy": "priority",
+    "prefill_chunk": None,
+    "max_queued": 10_000,
+    "dtype": None,
+    "revision": None,
+    "trust_remote_code": False,
+    "name": None,
+}
+
+
+def _short(model_name: str) -> str:
+    """A name to call it by: the last part of a path or id, without an ending."""
+    last = model_name.rstrip("/").replace("\\", "/").rsplit("/", 1)[-1]
+    return last.removesuffix(".gguf") or "model"
+
+
+def _same(given: Placement, own: Placement) -> bool:
+    if given.epoch != own.epoch:
+        return False
+    if given.shape == own.shape:
+        return True
+    # Neither call named a seed: each drew its own, and the requests are the same but for that.
+    drawn = not given.shape.seed_given and not own.shape.seed_given
+    return drawn and given.shape.without_seed() == own.shape.without_seed()
+
+
+def _close_predecessors() -> None:
+    """A cell that is run again replaces the gateways of its earlier run; two models at once may not fit."""
+    execution = current_execution()
+    if execution is None:
+        return
+    for gateway in registry.gateways().values():
+        before = gateway.execution
+        if before is not None and before.cell == execution.cell and before.run != execution.run:
+            gateway.close()

@@ -1,0 +1,96 @@
+"""How an engine thread gets its backend: from a name, from a loaded model, or ready made.
+
+Each function returns a loader, which the engine thread calls under the device lease (and again at
+a restart). MLX is imported here only when such a loader is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mlx_notebook.gateway.encoding import CodePointEncoder, ModelEncoder, PromptEncoder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mlx_notebook.engine.backend import Backend
+    from mlx_notebook.gateway.thread import Loading
+    from mlx_notebook.models.load import LoadedModel
+    from mlx_notebook.models.resolve import ResolvedModel
+
+    Loader = Callable[[Loading], tuple[Backend, "ModelFacts"]]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What a gateway knows of its model, as plain values; `model` and `tokenizer` are None for a scripted backend."""
+
+    source: str = "scripted"
+    revision: str | None = None
+    weight_bytes: int = 0
+    eos_ids: frozenset[int] = frozenset()
+    recommended_sampling: Mapping[str, Any] = field(default_factory=dict)
+    device: str = "none"
+    store: str = "scripted"
+    free_bytes: int = 0
+    encoder: PromptEncoder = field(default_factory=CodePointEncoder)
+    model: Any = None
+    tokenizer: Any = None
+
+
+def loader_of_name(resolved: ResolvedModel, *, dtype: str | None, trust_remote_code: bool) -> Loader:
+    """Loads a resolved model on the engine thread."""
+
+    def load_it(loading: Loading) -> tuple[Backend, ModelFacts]:
+        from mlx_notebook.models.load import load
+
+        loaded = load(
+            resolved, dtype=dtype, trust_remote_code=trust_remote_code, progress=loading.progress, check_cancel=loading.check
+        )
+        return _serve(loaded)
+
+    return load_it
+
+
+def loader_of_loaded(model: Any, tokenizer: Any) -> Loader:
+    """Serves what `mlx_lm.load` returned. Called on the caller's thread: every array is evaluated there, now."""
+    from mlx_notebook.models.load import describe_loaded, evaluate_everything
+
+    evaluate_everything(model)
+    loaded = describe_loaded(model, tokenizer)
+    return lambda _loading: _serve(loaded)
+
+
+def loader_of_backend(backend: Backend, facts: ModelFacts) -> Loader:
+    """Serves a ready backend (scripted ones)."""
+    return lambda _loading: (backend, facts)
+
+
+def _serve(loaded: LoadedModel) -> tuple[Backend, ModelFacts]:
+    from mlx_notebook.engine.mlx_backend import MlxBackend, device_name
+    from mlx_notebook.models.memory import free_memory
+    from mlx_notebook.models.tokenization import Tokenization
+
+    backend = MlxBackend(
+        loaded.model,
+        loaded.tokenizer,
+        vocab_size=loaded.vocab_size,
+        context_length=loaded.context_length,
+        eos_token_ids=loaded.eos_token_ids,
+    )
+    facts = ModelFacts(
+        source=loaded.source,
+        revision=loaded.revision,
+        weight_bytes=loaded.weight_bytes,
+        eos_ids=frozenset(loaded.eos_token_ids),
+        recommended_sampling=dict(loaded.recommended_sampling),
+        device=device_name(),
+        store="mlx-lm caches",
+        free_bytes=free_memory(),
+        encoder=ModelEncoder(Tokenization(loaded.tokenizer, vocab_size=backend.capabilities.vocab_size)),
+        model=loaded.model,
+        tokenizer=loaded.tokenizer,
+    )
+    return backend, facts

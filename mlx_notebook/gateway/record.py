@@ -1,0 +1,147 @@
+"""A row's record: what the engine thread writes of one request, and everybody else reads.
+
+Threads: the engine thread pushes text and settles; closing a gateway settles from the caller's
+thread. The lock guards the lists and the outcome; it is never held while user code runs. Settling is
+idempotent and the first to come wins, so that every waiting reader is freed at once even while
+the engine is inside a native call.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mlx_notebook.core.request import UserCode
+from mlx_notebook.core.rows import FinishDetail, FinishReason, Row, RowStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mlx_notebook.core.events import RowOutcome
+    from mlx_notebook.core.placement import Placement
+    from mlx_notebook.core.request import Request
+    from mlx_notebook.core.results import TokenLogprob
+    from mlx_notebook.gateway.hooks import Execution
+
+log = logging.getLogger("mlx_notebook")
+
+
+class RowRecord:
+    """Everything that is known of one submitted request.
+
+    Args:
+        request: the checked request.
+        placement: how it is served.
+        execution: the cell run that submitted it, None outside a notebook.
+        keep: kept alive until the row is over (its gateway, which would close itself if forgotten).
+    """
+
+    def __init__(self, request: Request, placement: Placement, execution: Execution | None, keep: object) -> None:
+        self.id = request.id
+        self.placement = placement
+        self.execution = execution
+        self.row = Row(request, seq=-1, queued_ns=time.monotonic_ns())
+        self.changed = threading.Condition()
+        self.over = threading.Event()
+        self.token_ids: list[int] = []
+        self.logprobs: list[TokenLogprob] = []
+        self.length = 0
+        self.reason: FinishReason | None = None
+        self.detail: FinishDetail | None = None
+        self.error: tuple[str, str] | None = None
+        self.died = False
+        self.lease_granted_ns = 0
+        self.settled_ns = 0
+        self._keep: object | None = keep
+        self._parts: list[str] = []
+        self._callbacks: list[Callable[[], object]] = []
+
+    @property
+    def done(self) -> bool:
+        """Whether the row is over, however it ended."""
+        return self.over.is_set()
+
+    @property
+    def status(self) -> RowStatus:
+        """Where the row is now. The row's own final status counts only once readers may see the outcome."""
+        if self.reason is not None:
+            return self.reason.status
+        return RowStatus.DECODE if self.row.status.final else self.row.status
+
+    @property
+    def text(self) -> str:
+        """All text that may be shown now."""
+        with self.changed:
+            self._parts = ["".join(self._parts)]
+            return self._parts[0]
+
+    def push(self, outcome: RowOutcome) -> None:
+        """Take one step's outcome (engine thread); readers are woken by `notify`, not by this."""
+        with self.changed:
+            if self.done:
+                return
+            if outcome.token_id is not None:
+                self.token_ids.append(outcome.token_id)
+            if outcome.text:
+                self._parts.append(outcome.text)
+                self.length += len(outcome.text)
+            if outcome.logprob is not None:
+                self.logprobs.append(outcome.logprob)
+
+    def notify(self) -> None:
+        """Wake whoever waits for more text."""
+        with self.changed:
+            self.changed.notify_all()
+
+    def settle(
+        self,
+        reason: FinishReason,
+        detail: FinishDetail | None = None,
+        error: tuple[str, str] | None = None,
+        *,
+        died: bool = False,
+    ) -> None:
+        """End the row, wake everybody, run the callbacks; only the first call counts.
+
+        Args:
+            error: (message, traceback as text) for `FinishReason.ERROR`.
+            died: whether it was the engine thread that failed, not the row.
+        """
+        with self.changed:
+            if self.done:
+                return
+            self.reason, self.detail, self.error, self.died = reason, detail, error, died
+            self.settled_ns = time.monotonic_ns()
+            self.row.ended_ns = self.row.ended_ns or self.settled_ns
+            self._keep = None
+            # The user's functions may hold arrays: a kept handle must not pin them.
+            self.row.request = replace(self.row.request, code=UserCode(), owned=())
+            callbacks, self._callbacks = self._callbacks, []
+            self.over.set()
+            self.changed.notify_all()
+        for callback in callbacks:
+            self._call(callback)
+
+    def when_done(self, callback: Callable[[], object]) -> None:
+        """Run `callback` at the end: now if that has come, else on the thread that settles."""
+        with self.changed:
+            if not self.done:
+                self._callbacks.append(callback)
+                return
+        self._call(callback)
+
+    def _call(self, callback: Callable[[], object]) -> None:
+        try:
+            callback()
+        except BaseException:
+            log.exception("a done-callback of request %d raised; the others go on", self.id)
+
+    def orphan(self) -> None:
+        """In a forked child: no engine thread is here, and it may have held our locks when the process forked."""
+        self.changed, self.over = threading.Condition(), threading.Event()
+        self._callbacks = []
+        message = f"request {self.id} belongs to the parent process; its engine thread is not in this forked child."
+        self.settle(FinishReason.ERROR, error=(message, ""), died=True)

@@ -1,0 +1,147 @@
+"""What the process has: gateways by name, the current one, recent handles; and how all of it ends.
+
+Gateways are held weakly, so that a forgotten one closes itself; `hold` keeps one on the host's
+behalf (`%mlxload` binds no variable). At exit every engine is stopped, then joined; in a forked
+child nothing of the parent's is usable, and everything unfinished says so at once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from mlx_notebook.gateway import lease
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mlx_notebook.gateway.gateway import Gateway
+    from mlx_notebook.gateway.handle import Handle
+    from mlx_notebook.gateway.thread import Engine
+
+KEPT_HANDLES = 500
+"""How many finished handles stay reachable by number."""
+
+JOIN_AT_EXIT_S = 20.0
+"""How long the exit waits for an engine that is inside one long native call."""
+
+request_ids = itertools.count(1)
+
+
+class Registry:
+    """Gateways and handles of this process. The lock guards the tables; any thread may call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._gateways: weakref.WeakValueDictionary[str, Gateway] = weakref.WeakValueDictionary()
+        self._held: dict[str, Gateway] = {}
+        self._current: weakref.ref[Gateway] | None = None
+        self._handles: dict[int, Handle] = {}
+        self._finished = 0
+        self.engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+    # ------------------------------------------------------------ gateways
+
+    def free_name(self, wanted: str) -> str:
+        """`wanted`, or with the first number that makes it unused."""
+        with self._lock:
+            names = (wanted if n == 1 else f"{wanted}-{n}" for n in itertools.count(1))
+            return next(name for name in names if name not in self._gateways)
+
+    def add(self, gateway: Gateway) -> None:
+        """Register under its name and make it the current one."""
+        with self._lock:
+            self._gateways[gateway.name] = gateway
+            self._current = weakref.ref(gateway)
+
+    def remove(self, gateway: Gateway) -> None:
+        """Take a closed gateway out; another of the same name stays."""
+        with self._lock:
+            if self._gateways.get(gateway.name) is gateway:
+                del self._gateways[gateway.name]
+            if self._held.get(gateway.name) is gateway:
+                del self._held[gateway.name]
+
+    def hold(self, gateway: Gateway) -> None:
+        """Keep a gateway alive until it is closed, though no variable names it."""
+        with self._lock:
+            self._held[gateway.name] = gateway
+
+    def make_current(self, gateway: Gateway) -> None:
+        """Let `mn.submit` and the magics use this one from now on."""
+        with self._lock:
+            self._current = weakref.ref(gateway)
+
+    def current(self) -> Gateway | None:
+        """The gateway made or chosen last that is still open; None if there is none."""
+        with self._lock:
+            newest = self._current() if self._current is not None else None
+            others = list(self._gateways.values())
+        if newest is not None and not newest.closed:
+            return newest
+        return next((gateway for gateway in reversed(others) if not gateway.closed), None)
+
+    def gateways(self) -> dict[str, Gateway]:
+        """The open gateways by name, oldest first."""
+        with self._lock:
+            return dict(self._gateways)
+
+    # ------------------------------------------------------------ handles
+
+    def keep(self, handle: Handle) -> None:
+        """Make a handle reachable by its number; the oldest finished ones are let go in time."""
+        with self._lock:
+            self._handles[handle.id] = handle
+            excess = len(self._handles) - KEPT_HANDLES
+            if excess > KEPT_HANDLES // 10:
+                over = [key for key, kept in self._handles.items() if kept.done()]
+                for key in over[:excess]:
+                    del self._handles[key]
+
+    def handle(self, number: int) -> Handle | None:
+        """The kept handle of this number."""
+        with self._lock:
+            return self._handles.get(number)
+
+    def last_handle(self) -> Handle | None:
+        """The handle submitted last."""
+        with self._lock:
+            return next(reversed(self._handles.values()), None)
+
+    def live_handles(self) -> list[Handle]:
+        """Handles that are not over, oldest first."""
+        with self._lock:
+            handles = list(self._handles.values())
+        return [handle for handle in handles if not handle.done()]
+
+    def handles(self) -> Iterator[Handle]:
+        """All kept handles, oldest first."""
+        with self._lock:
+            handles = list(self._handles.values())
+        return iter(handles)
+
+    # ------------------------------------------------------------ the end
+
+    def stop_all(self) -> None:
+        """Stop every engine, then wait for each: handles settle at once, threads clear their streams themselves."""
+        engines = [engine for engine in list(self.engines) if engine.here]
+        for engine in engines:
+            engine.stop()
+        for engine in engines:
+            engine.join(JOIN_AT_EXIT_S)
+
+    def orphan_all(self) -> None:
+        """In a forked child: the locks may be held by threads that are not here, so make new ones."""
+        self._lock = threading.Lock()
+        for engine in list(self.engines):
+            engine.orphan()
+
+
+registry = Registry()
+atexit.register(registry.stop_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: (lease.forget_after_fork(), registry.orphan_all()))

@@ -1,0 +1,150 @@
+"""From a user's call to checked requests: everything wrong is said here, before anything is queued."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from contextvars import copy_context
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from mlx_notebook.core.options import ParsedOptions, parse_options
+from mlx_notebook.core.request import Request, RequestShape, UserCode
+from mlx_notebook.errors import OverBudget, OverContext
+from mlx_notebook.gateway.registry import request_ids
+from mlx_notebook.gateway.sizes import show_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mlx_notebook.core.placement import Capabilities
+    from mlx_notebook.gateway.loading import ModelFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """Checked requests of one call, with the options that hold for each."""
+
+    requests: tuple[Request, ...]
+    options: tuple[dict[str, Any], ...]
+    several: bool
+
+
+def draw_seed() -> int:
+    """A seed for a request that named none; 32 bits, so that people can type it."""
+    return secrets.randbits(32)
+
+
+def is_several(prompt: Any) -> bool:
+    """Whether a prompt argument is a list of prompts (texts, or lists) rather than one prompt."""
+    if isinstance(prompt, str | Mapping) or not isinstance(prompt, Sequence) or not prompt:
+        return False
+    first = prompt[0]
+    return isinstance(first, str) or (isinstance(first, Sequence) and not isinstance(first, bytes))
+
+
+def check_call(
+    prompt: Any,
+    options: Mapping[str, Any],
+    *,
+    facts: ModelFacts,
+    capabilities: Capabilities,
+    kv_budget: int,
+    on_token: Callable[..., Any] | None = None,
+) -> Submission:
+    """Check one call of `submit`.
+
+    Raises:
+        TypeError, ValueError, UnsupportedRequest: an option or a prompt is wrong; it is named.
+        OverContext: a prompt leaves no room for an answer.
+        OverBudget: a request alone would take more than the KV budget.
+    """
+    if on_token is not None and not callable(on_token):
+        raise TypeError(f"on_token: a function (token_id, text, logprobs), not {type(on_token).__name__}")
+    parsed = parse_options(
+        options, vocab_size=capabilities.vocab_size, draw_seed=draw_seed, recommended=facts.recommended_sampling
+    )
+    several = is_several(prompt)
+    prompts = list(prompt) if several else [prompt]
+    shapes = []
+    for position, one in enumerate(prompts):
+        try:
+            shapes.append(_shape_of(one, parsed, facts, capabilities, kv_budget, has_callback=on_token is not None))
+        except (TypeError, ValueError) as error:
+            if several:
+                error.add_note(f"in prompt {position} of {len(prompts)}")
+            raise
+    requests, held = [], []
+    for shape, text in shapes:
+        for sample in range(parsed.n):
+            own = replace(shape, sampling=replace(shape.sampling, seed=(shape.sampling.seed + sample) % 2**64))
+            code = UserCode(on_token, parsed.logits_processors, copy_context())
+            requests.append(
+                Request(next(request_ids), own, text, parsed.priority, parsed.deadline, parsed.cache_prompt, code)
+            )
+            held.append({**parsed.to_dict(), "seed": own.sampling.seed})
+    return Submission(tuple(requests), tuple(held), several or parsed.n > 1)
+
+
+def _shape_of(
+    prompt: Any,
+    parsed: ParsedOptions,
+    facts: ModelFacts,
+    capabilities: Capabilities,
+    kv_budget: int,
+    *,
+    has_callback: bool,
+) -> tuple[RequestShape, str]:
+    ids, text = encode(prompt, parsed, facts, capabilities)
+    limit = capabilities.context_length
+    if limit is not None and len(ids) + 1 > limit:
+        raise OverContext(
+            f"the prompt has {len(ids)} tokens and the model's context is {limit}: no room for an answer; shorten the prompt.",
+            needed=len(ids) + 1,
+            limit=limit,
+        )
+    tokens = len(ids) + parsed.sampling.max_tokens
+    needed = kv_bytes(capabilities, tokens if limit is None else min(tokens, limit))
+    if needed > kv_budget:
+        raise OverBudget(
+            f"{tokens} tokens (prompt {len(ids)} + max_tokens {parsed.sampling.max_tokens}) would take {show_bytes(needed)} of KV memory"
+            f" and the budget is {show_bytes(kv_budget)}: lower max_tokens, shorten the prompt, or raise kv_budget.",
+            needed=needed,
+            budget=kv_budget,
+        )
+    shape = RequestShape(
+        prompt_ids=tuple(ids),
+        sampling=parsed.sampling,
+        eos_ids=facts.eos_ids,
+        seed_given=parsed.seed_given,
+        has_processors=bool(parsed.logits_processors),
+        has_callback=has_callback,
+    )
+    return shape, text
+
+
+def kv_bytes(capabilities: Capabilities, tokens: int) -> int:
+    """Bytes of KV memory and state that a row of this many tokens takes."""
+    return capabilities.kv_bytes_per_token * tokens + capabilities.state_bytes
+
+
+def encode(prompt: Any, parsed: ParsedOptions, facts: ModelFacts, capabilities: Capabilities) -> tuple[list[int], str]:
+    """Token ids and text of one prompt, every id within the vocabulary.
+
+    Raises:
+        TypeError, ValueError: the prompt is of no known kind, empty, or holds an unknown id.
+    """
+    ids, text = facts.encoder.encode(
+        prompt,
+        system=parsed.system,
+        raw=parsed.raw,
+        allow_special=parsed.allow_special,
+        chat_template_kwargs=parsed.chat_template_kwargs,
+    )
+    if not ids:
+        raise ValueError("the prompt is empty: there is nothing to continue")
+    # An id outside the vocabulary would be read from memory that is not the model's.
+    wrong = next((i for i in ids if not 0 <= i < capabilities.vocab_size), None)
+    if wrong is not None:
+        raise ValueError(f"token id {wrong} is outside the vocabulary (0 to {capabilities.vocab_size - 1})")
+    return ids, text

@@ -1,0 +1,58 @@
+"""Waiting in the caller's thread: interruptible everywhere, and never for oneself.
+
+An interrupt cancels what the interrupted execution (one run of one cell) submitted and nothing
+else; outside a notebook, where there are no executions, it cancels the request that was waited for.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from mlx_notebook.errors import WouldDeadlock
+from mlx_notebook.gateway.hooks import current_execution, hooks
+from mlx_notebook.gateway.lease import device_lease
+from mlx_notebook.gateway.registry import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mlx_notebook.gateway.handle import Handle
+
+SLICE_S = 0.5
+"""An untimed lock wait cannot be interrupted on Windows; slices cost nothing elsewhere."""
+
+engine_threads: set[int] = set()
+"""Identities of live engine threads; each adds and removes its own."""
+
+
+def sleep_until(wait: Callable[[float], bool], timeout: float | None) -> bool:
+    """Call `wait(seconds)` in slices until it says True; False when `timeout` seconds have passed."""
+    end = None if timeout is None else time.monotonic() + timeout
+    while True:
+        left = SLICE_S if end is None else min(SLICE_S, end - time.monotonic())
+        if wait(max(0.0, left)):
+            return True
+        if end is not None and time.monotonic() >= end:
+            return False
+
+
+def refuse_to_block(what: str) -> None:
+    """Raise WouldDeadlock where `what` would wait for the thread that it is called on."""
+    me = threading.get_ident()
+    if me in engine_threads:
+        raise WouldDeadlock(f"{what} on the engine thread (in a callback or processor) would wait for itself; hand the work to another thread.")
+    if device_lease().held_by_thread(me):
+        raise WouldDeadlock(f"{what} while this thread holds the device lease would wait for itself; leave the `with ...lease()` block first.")
+
+
+def interrupted(*waited_for: Handle) -> None:
+    """An interrupt came while waiting: cancel this execution's rows, tell the host what still runs."""
+    execution = current_execution()
+    live = registry.live_handles()
+    mine = [h for h in waited_for if not h.done()] if execution is None else [handle for handle in live if handle.execution == execution]
+    for handle in mine:
+        handle.cancel()
+    if hooks.interrupted is not None:
+        hooks.interrupted(mine, [handle for handle in live if handle not in mine])
