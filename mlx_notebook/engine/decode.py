@@ -38,7 +38,7 @@ def dispatch(model: Any, row: RowState, context_length: int | None) -> None:
         row.logits = logits
         mx.async_eval(logits)  # type: ignore[no-untyped-call]
     else:
-        row.ahead = row.sampler.draw(row.sampler.adjust(row.history, logits), row.generated + 1)
+        row.ahead = row.sampler.draw(row.sampler.adjust(row.history, logits), len(row.committed) + 1)
         mx.async_eval(row.ahead.arrays)  # type: ignore[no-untyped-call]
 
 
@@ -53,12 +53,13 @@ def read(row: RowState) -> Read:
 
 def commit(row: RowState, token_id: int, logprob: TokenLogprob | None, context_length: int | None) -> RowOutcome:
     """Make the token the row's own; whatever its user code raises ends this row and no other."""
-    row.generated += 1
+    row.committed.append(token_id)
     shown: list[str] = []
     try:
         finish = _advance(row, token_id, logprob, shown, context_length)
     except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit too; it is this row's failure
         failure = as_text(error)
+        shown.append(row.text.flush())
         return RowOutcome(row.request.id, token_id, "".join(shown), logprob, error=failure)
     return RowOutcome(row.request.id, token_id, "".join(shown), logprob, finish=finish)
 
@@ -87,16 +88,16 @@ def _advance(
 def _stop_or_length(row: RowState, context_length: int | None) -> Finish | None:
     if row.text.stop.matched:
         return FinishReason.STOP, FinishDetail.STOP_STRING
-    if row.generated >= row.request.shape.sampling.max_tokens:
+    if len(row.committed) >= row.request.shape.sampling.max_tokens:
         return FinishReason.LENGTH, FinishDetail.MAX_TOKENS
-    if context_length is not None and len(row.request.shape.prompt_ids) + row.generated >= context_length:
+    if context_length is not None and len(row.request.shape.prompt_ids) + len(row.committed) >= context_length:
         return FinishReason.LENGTH, FinishDetail.CONTEXT
     return None
 
 
 def _draw_next(row: RowState) -> None:
     if row.logits is not None:
-        row.ahead = row.sampler.draw(processed(row, row.logits), row.generated)
+        row.ahead = row.sampler.draw(processed(row, row.logits), len(row.committed))
         row.logits = None
         mx.eval(row.ahead.arrays)  # now, so that what a processor made is this row's failure if it cannot be computed
     row.ready, row.ahead = row.ahead, None

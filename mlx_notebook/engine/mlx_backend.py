@@ -18,11 +18,14 @@ from mlx_notebook.core.events import Decode, Prefill, PrefillDone, StepDone, Ste
 from mlx_notebook.engine import decode, prefill, wired
 from mlx_notebook.engine.detokenize import Detokenizer
 from mlx_notebook.engine.failure import as_text
+from mlx_notebook.engine.probe import capabilities_of
 from mlx_notebook.engine.row import RowState, RowText
 from mlx_notebook.engine.sampling import Sampler
 from mlx_notebook.engine.stop import StopMatcher
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mlx_notebook.core.placement import Capabilities
     from mlx_notebook.core.request import Request
 
@@ -31,13 +34,22 @@ log = logging.getLogger(__name__)
 STEPS_BETWEEN_CLEANS = 256  # as in mlx-lm: caches grow, and freed blocks of every past size would stay behind
 
 
+def device_name() -> str:
+    """What MLX computes on by default, for people."""
+    device = mx.default_device()
+    named = mx.device_info().get("device_name")
+    return f"{device.type.name.upper()} ({named})" if named else device.type.name.upper()
+
+
 class MlxBackend:
     """A loaded model as a `Backend`.
 
     Args:
         model: an mlx-lm model; every array that it reaches is evaluated.
         tokenizer: mlx-lm's wrapper or a transformers tokenizer.
-        capabilities: the model's facts, as `probe.capabilities_of` finds them.
+        vocab_size: an upper bound for token ids, where the caller knows a lower one than the model's tables show.
+        context_length: tokens of prompt and answer together; None for no limit.
+        eos_token_ids: the model's ends of sequence, which XTC never drops.
         tokenizer_lock: held around uses of the tokenizer, if other threads use it too.
     """
 
@@ -46,17 +58,19 @@ class MlxBackend:
         model: Any,
         tokenizer: Any,
         *,
-        capabilities: Capabilities,
+        vocab_size: int | None = None,
+        context_length: int | None = None,
+        eos_token_ids: Iterable[int] = (),
         tokenizer_lock: contextlib.AbstractContextManager[Any] | None = None,
     ) -> None:
         self._model = model
         self._tokenizer = tokenizer
         self._lock = tokenizer_lock if tokenizer_lock is not None else contextlib.nullcontext()
         self._detokenizer = Detokenizer(tokenizer, self._lock)
-        self._capabilities = capabilities
+        self._capabilities = capabilities_of(model, context_length=context_length, vocab_size=vocab_size)
+        self._eos_token_ids = frozenset(eos_token_ids)
         self._requests: dict[int, Request] = {}
         self._rows: dict[int, RowState] = {}
-        self._unopened: dict[int, tuple[str, str]] = {}
         self._made_stream: mx.Stream | None = None
         self._steps = 0
 
@@ -66,20 +80,19 @@ class MlxBackend:
         return self._capabilities
 
     def open(self, request: Request) -> None:
-        """Make a row's state. What goes wrong here is told by its first `prefill`, as the row's failure."""
+        """Make a row's state.
+
+        Raises:
+            ValueError: an id is outside the vocabulary. `drop` still releases what the request owns.
+        """
         self._requests[request.id] = request
-        try:
-            with mx.stream(self._stream):
-                self._rows[request.id] = self._row_for(request)
-        except Exception as error:  # noqa: BLE001 - becomes the row's failure
-            self._unopened[request.id] = as_text(error)
+        with mx.stream(self._stream):
+            self._rows[request.id] = self._row_for(request)
 
     def prefill(self, instruction: Prefill) -> PrefillDone:
-        """Compute prompt positions [start, stop); with `last`, also draw the first token."""
+        """Compute known positions [start, stop); with `last`, also draw the token after them."""
         began = time.monotonic_ns()
-        error = self._unopened.get(instruction.row_id)
-        if error is None:
-            error = self._prefill(self._rows[instruction.row_id], instruction)
+        error = self._prefill(self._rows[instruction.row_id], instruction)
         return PrefillDone(
             time.monotonic_ns(), instruction.row_id, instruction.start, instruction.stop, began, error=error
         )
@@ -102,11 +115,14 @@ class MlxBackend:
             mx.clear_cache()
         return StepDone(time.monotonic_ns(), began, outcomes)
 
+    def rewind(self, row_id: int) -> None:
+        """Empty a row's caches and keep what it committed: `prefill` starts again at 0."""
+        self._rows[row_id].rewind(make_prompt_cache(self._model))
+
     def drop(self, row_id: int) -> None:
         """Free a row's state and release what it owns; unknown rows are ignored."""
         request = self._requests.pop(row_id, None)
         self._rows.pop(row_id, None)
-        self._unopened.pop(row_id, None)
         for release in request.owned if request is not None else ():
             try:
                 release()
@@ -119,8 +135,8 @@ class MlxBackend:
             mx.synchronize(self._made_stream)
 
     def held_bytes(self) -> int:
-        """Bytes of all rows' caches."""
-        return sum(row.held_bytes() for row in self._rows.values())
+        """Bytes of all rows' caches; may be asked from any thread."""
+        return sum(row.held_bytes() for row in list(self._rows.values()))
 
     def close(self) -> None:
         """Drop every row, wait for the device and give the thread's streams back. Nothing works here afterwards."""
@@ -158,10 +174,11 @@ class MlxBackend:
             return []
         with self._lock:
             newlines = self._tokenizer.encode("\n", add_special_tokens=False)
-        return [i for i in (*request.shape.eos_ids, *newlines) if 0 <= i < self._capabilities.vocab_size]
+        spared = (*request.shape.eos_ids, *self._eos_token_ids, *newlines)
+        return [token_id for token_id in spared if 0 <= token_id < self._capabilities.vocab_size]
 
     def _prefill(self, row: RowState, instruction: Prefill) -> tuple[str, str] | None:
-        ids = row.request.shape.prompt_ids[instruction.start : instruction.stop]
+        ids = row.known[instruction.start : instruction.stop]
         body = ids[:-1] if instruction.last else ids
         try:
             if row.fed != instruction.start or not ids:

@@ -27,13 +27,16 @@ def feed(model: Any, row: RowState, token_ids: Sequence[int]) -> None:
 
 
 def first_token(model: Any, row: RowState, token_id: int) -> None:
-    """Feed the last prompt token and draw the first output token into `row.ready`."""
+    """Feed the last known token and draw the one after it into `row.ready`, unless it stands there already."""
     logits = model(mx.array([[token_id]], dtype=mx.int32), cache=row.cache)[:, -1, :]
     row.fed += 1
-    row.remember_prompt()
-    drawn = row.sampler.draw(processed(row, logits), 0)
-    mx.eval(drawn.arrays)
-    row.ready = drawn
+    row.remember_known()
+    if row.ready is None:
+        drawn = row.sampler.draw(processed(row, logits), len(row.committed))
+        mx.eval(drawn.arrays)
+        row.ready = drawn
+    else:
+        mx.eval([layer.state for layer in row.cache])
 
 
 def check_ids(token_ids: Sequence[int], vocab_size: int, what: str) -> None:

@@ -19,8 +19,9 @@ from mlx_notebook.core.placement import Capabilities
 ONE_BLOCK, TWO_BLOCKS = 256, 512
 
 
-def capabilities_of(model: Any, *, context_length: int | None = None) -> Capabilities:
-    """Facts for the core. Ids from 0 to `vocab_size` - 1 may be fed and biased.
+def capabilities_of(model: Any, *, context_length: int | None = None, vocab_size: int | None = None) -> Capabilities:
+    """Facts for the core. Ids from 0 to `vocab_size` - 1 may be fed and biased: both the
+    embedding and the head have them, and `vocab_size`, if given, allows them.
 
     `kv_bytes_per_token` and `state_bytes` describe a row's caches: state is what does not grow between 256 and 512
     tokens (recurrent and convolution state, sliding windows up to that size). A longer window counts as growing,
@@ -28,9 +29,10 @@ def capabilities_of(model: Any, *, context_length: int | None = None) -> Capabil
     """
     one, logits = _traced(model, ONE_BLOCK)
     two, _ = _traced(model, TWO_BLOCKS)
+    sizes = [logits.shape[-1], *_token_tables(model, logits.shape[-1])]
     per_token = max(0, two - one) // (TWO_BLOCKS - ONE_BLOCK)
     return Capabilities(
-        vocab_size=min([logits.shape[-1], *_token_tables(model, logits.shape[-1])]),
+        vocab_size=min(sizes if vocab_size is None else [*sizes, vocab_size]),
         context_length=context_length,
         kv_bytes_per_token=per_token,
         state_bytes=max(0, one - per_token * ONE_BLOCK),

@@ -35,8 +35,9 @@ class RowText:
 class RowState:
     """What the backend holds for one open row.
 
-    `ready` is the token that the next step commits; `ahead` the one after it, where it could be sampled
-    before `ready` was read; `logits` [1, V] stand in for `ahead` where user processors must see `ready` first.
+    `committed` are the output tokens so far. `ready` is the token that the next step commits; `ahead` the one after
+    it, where it could be sampled before `ready` was read; `logits` [1, V] stand in for `ahead` where user processors
+    must see `ready` first.
     `history` [n] holds the last tokens, prompt and output, as far back as somebody looks.
     """
 
@@ -46,11 +47,17 @@ class RowState:
     text: RowText
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     history: mx.array = field(default_factory=lambda: mx.array([], dtype=mx.int32))
+    committed: list[int] = field(default_factory=list)
     fed: int = 0
-    generated: int = 0
     ready: Drawn | None = None
     ahead: Drawn | None = None
     logits: mx.array | None = None
+
+    @property
+    def known(self) -> tuple[int, ...]:
+        """Prompt and committed output: what prefill may be asked to compute."""
+        prompt = self.request.shape.prompt_ids
+        return (*prompt, *self.committed) if self.committed else prompt
 
     @property
     def hosted(self) -> bool:
@@ -62,9 +69,9 @@ class RowState:
         """How many of the last tokens are remembered; None for all."""
         return None if self.hosted else self.sampler.reach
 
-    def remember_prompt(self) -> None:
-        """Start the history with the prompt."""
-        ids = self.request.shape.prompt_ids
+    def remember_known(self) -> None:
+        """Start the history with all that is known."""
+        ids = self.known
         reach = self.reach
         if reach != 0:
             self.history = mx.array(ids if reach is None else ids[-reach:], dtype=mx.int32)
@@ -78,10 +85,21 @@ class RowState:
 
     def is_last(self, context_length: int | None) -> bool:
         """Whether the token `ready` ends the row by length, whatever it says."""
-        produced = self.generated + 1
+        produced = len(self.committed) + 1
         if produced >= self.request.shape.sampling.max_tokens:
             return True
         return context_length is not None and len(self.request.shape.prompt_ids) + produced >= context_length
+
+    def rewind(self, cache: list[Any]) -> None:
+        """Start over with empty caches; what was committed, shown and drawn stays.
+
+        A token that user processors let through stays too, so that they see no position twice: such a token was
+        computed before anybody fed it. Any other is drawn again, from the same number of the row's stream.
+        """
+        self.cache, self.fed = cache, 0
+        self.ahead = self.logits = None
+        if not self.hosted:
+            self.ready = None
 
     def held_bytes(self) -> int:
         """Bytes of the row's caches (some cache classes cannot say before they hold anything)."""

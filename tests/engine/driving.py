@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mlx_notebook.core.events import Decode, Prefill, RowOutcome, StepDone
 from mlx_notebook.core.request import Request, RequestShape, SamplingOptions, UserCode
 from mlx_notebook.engine.mlx_backend import MlxBackend
-from mlx_notebook.engine.probe import capabilities_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,8 +76,7 @@ def with_backend(pair: tuple[Any, Any], work: Callable[[MlxBackend], T], context
     """Run `work(backend)` on a new thread with a backend for this (model, tokenizer); closed afterwards."""
 
     def body() -> T:
-        model, tokenizer = pair
-        backend = MlxBackend(model, tokenizer, capabilities=capabilities_of(model, context_length=context_length))
+        backend = MlxBackend(*pair, context_length=context_length)
         try:
             return work(backend)
         finally:
