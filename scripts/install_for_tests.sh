@@ -2,7 +2,7 @@
 if [ -z "${MLX_NOTEBOOK_INSTALLED:-}" ]; then
   apt_install libopenblas0-pthread chromium
   make_venv
-  install_project test
+  install_project test,docs
   if ! is_linux && [ ! -d "/Applications/Google Chrome.app" ]; then
     "$venv/bin/python" -m playwright install chromium
   fi
