@@ -112,7 +112,9 @@ def parse_options(
     for name, value in values.items():
         if name in _SAMPLING_CHECKS:
             checked[name] = _SAMPLING_CHECKS[name](name, value, vocab_size)
-    other = {name: _OTHER_CHECKS[name](name, value, vocab_size) for name, value in values.items() if name in _OTHER_CHECKS}
+    other = {
+        name: _OTHER_CHECKS[name](name, value, vocab_size) for name, value in values.items() if name in _OTHER_CHECKS
+    }
     return ParsedOptions(sampling=SamplingOptions(**checked), seed_given=seed_given, **other)
 
 
@@ -209,7 +211,10 @@ def _logit_bias(name: str, value: Any, vocab: int) -> tuple[tuple[int, float], .
     if not isinstance(value, Mapping):
         raise TypeError(f"{name}: a dictionary from token id to bias, not {type(value).__name__}")
     bounds = f"token ids run from 0 to {vocab - 1}"
-    pairs = {as_int(f"{name} key", key, 0, vocab - 1, bounds): _finite(f"{name}[{key}]", bias, vocab) for key, bias in value.items()}
+    pairs = {
+        as_int(f"{name} key", key, 0, vocab - 1, bounds): _finite(f"{name}[{key}]", bias, vocab)
+        for key, bias in value.items()
+    }
     return tuple(sorted(pairs.items()))
 
 

@@ -86,7 +86,9 @@ def resolve(shape: RequestShape, capabilities: Capabilities, epoch: int) -> Plac
         )
     advice: list[Reason] = []
     if not capabilities.prompt_cache:
-        advice.append(Reason("prompt-cache-unavailable", "The whole prompt is computed: this version keeps no prompt cache."))
+        advice.append(
+            Reason("prompt-cache-unavailable", "The whole prompt is computed: this version keeps no prompt cache.")
+        )
     return Placement(
         mechanism=Mechanism.SERIAL if exclusions else Mechanism.CONTINUOUS,
         method="autoregressive",

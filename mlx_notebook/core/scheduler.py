@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mlx_notebook.core import events as ev
 from mlx_notebook.core.placement import Mechanism
@@ -21,7 +21,6 @@ from mlx_notebook.core.rows import Chunk, FinishDetail, FinishReason, Row, RowSt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     from mlx_notebook.core.placement import Placement
 
@@ -73,7 +72,7 @@ class Scheduler:
 
     def handle(self, event: ev.Event) -> list[ev.Instruction]:
         """Take one event, change the state, return what to do, in order."""
-        return _HANDLERS[type(event)](self, event)
+        return self._by_event[type(event)](self, event)
 
     # ------------------------------------------------------------ what others may read
 
@@ -132,7 +131,9 @@ class Scheduler:
 
     def _close_asked(self, event: ev.CloseAsked) -> list[ev.Instruction]:
         self.closed = True
-        ends = [self._end(r, event.at_ns, FinishReason.CANCELLED, FinishDetail.CLOSED) for r in list(self.rows.values())]
+        ends = [
+            self._end(r, event.at_ns, FinishReason.CANCELLED, FinishDetail.CLOSED) for r in list(self.rows.values())
+        ]
         return [step for steps in ends for step in steps] + self._rest_if_idle()
 
     def _end(
@@ -295,17 +296,16 @@ class Scheduler:
         self._queue.sort(key=self._rank)
         return steps
 
-
-_HANDLERS: dict[type, Callable[[Scheduler, Any], list[ev.Instruction]]] = {
-    ev.Submitted: Scheduler._submitted,
-    ev.CancelAsked: Scheduler._cancel_asked,
-    ev.CloseAsked: Scheduler._close_asked,
-    ev.LeaseGranted: Scheduler._lease_granted,
-    ev.LeaseLost: Scheduler._lease_lost,
-    ev.LeaseWanted: Scheduler._lease_wanted,
-    ev.LeaseUnwanted: Scheduler._lease_unwanted,
-    ev.Turn: Scheduler._turn,
-    ev.PrefillDone: Scheduler._prefill_done,
-    ev.StepDone: Scheduler._step_done,
-    ev.StepFailed: Scheduler._step_failed,
-}
+    _by_event: ClassVar[dict[type, Callable[[Any, Any], list[ev.Instruction]]]] = {
+        ev.Submitted: _submitted,
+        ev.CancelAsked: _cancel_asked,
+        ev.CloseAsked: _close_asked,
+        ev.LeaseGranted: _lease_granted,
+        ev.LeaseLost: _lease_lost,
+        ev.LeaseWanted: _lease_wanted,
+        ev.LeaseUnwanted: _lease_unwanted,
+        ev.Turn: _turn,
+        ev.PrefillDone: _prefill_done,
+        ev.StepDone: _step_done,
+        ev.StepFailed: _step_failed,
+    }

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from mlx_notebook.core.events import Decode, Prefill, PrefillDone, RowOutcome, StepDone, StepFailed
 from mlx_notebook.core.placement import Capabilities
 from mlx_notebook.core.rows import FinishDetail, FinishReason
+from mlx_notebook.failure import as_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -105,7 +106,11 @@ class ScriptedBackend:
         self._counts[row_id] = index + 1
         text = self.script(row_id, index)
         token_id = ord(text[0])
-        if request.code.on_token is not None and request.code.on_token(token_id, text, None) is False:
+        try:
+            go_on = request.code.on_token is None or request.code.on_token(token_id, text, None) is not False
+        except BaseException as error:  # noqa: BLE001 - user code: its failure is this row's alone
+            return RowOutcome(row_id, token_id, text, error=as_text(error))
+        if not go_on:
             return RowOutcome(row_id, token_id, text, finish=(FinishReason.STOP, FinishDetail.CALLBACK))
         if index + 1 >= request.shape.sampling.max_tokens:
             return RowOutcome(row_id, token_id, text, finish=(FinishReason.LENGTH, FinishDetail.MAX_TOKENS))

@@ -46,7 +46,9 @@ def current() -> Gateway:
     """
     gateway = registry.current()
     if gateway is None:
-        raise GatewayClosed('no gateway is open: make one with mlx_notebook.Gateway("smollm2"), or run %mlxload smollm2 in a cell.')
+        raise GatewayClosed(
+            'no gateway is open: make one with mlx_notebook.Gateway("smollm2"), or run %mlxload smollm2 in a cell.'
+        )
     return gateway
 
 

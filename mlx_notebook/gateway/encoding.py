@@ -14,7 +14,13 @@ class PromptEncoder(Protocol):
     """Called on the caller's thread; keeps its own lock."""
 
     def encode(
-        self, prompt: Any, *, system: str | None, raw: bool, allow_special: bool, chat_template_kwargs: Mapping[str, Any]
+        self,
+        prompt: Any,
+        *,
+        system: str | None,
+        raw: bool,
+        allow_special: bool,
+        chat_template_kwargs: Mapping[str, Any],
     ) -> tuple[list[int], str]:
         """(ids, text) of one prompt; TypeError or ValueError says what is wrong with it."""
         ...
@@ -27,7 +33,13 @@ class ModelEncoder:
         self._tokenization = tokenization
 
     def encode(
-        self, prompt: Any, *, system: str | None, raw: bool, allow_special: bool, chat_template_kwargs: Mapping[str, Any]
+        self,
+        prompt: Any,
+        *,
+        system: str | None,
+        raw: bool,
+        allow_special: bool,
+        chat_template_kwargs: Mapping[str, Any],
     ) -> tuple[list[int], str]:
         from mlx_notebook.models.chat import encode_prompt
 
@@ -45,7 +57,13 @@ class CodePointEncoder:
     """One token a character, for backends without a tokenizer (scripted ones)."""
 
     def encode(
-        self, prompt: Any, *, system: str | None, raw: bool, allow_special: bool, chat_template_kwargs: Mapping[str, Any]
+        self,
+        prompt: Any,
+        *,
+        system: str | None,
+        raw: bool,
+        allow_special: bool,
+        chat_template_kwargs: Mapping[str, Any],
     ) -> tuple[list[int], str]:
         del raw, allow_special, chat_template_kwargs  # there is no template here, and nothing is special
         if isinstance(prompt, str):

@@ -43,7 +43,7 @@ class Estimate:
 
     def __str__(self) -> str:
         lines = [
-            f"{len(self.prompt_tokens)} prompts, {sum(self.prompt_tokens)} prompt tokens, at most {self.total_tokens} with the answers",
+            f"{len(self.prompt_tokens)} prompts of {sum(self.prompt_tokens)} tokens, with answers {self.total_tokens}",
             f"largest row {show_bytes(self.largest_bytes)} of a budget of {show_bytes(self.budget_bytes)}",
         ]
         for label, positions in (
@@ -57,7 +57,13 @@ class Estimate:
 
 
 def estimate_prompts(
-    prompts: Any, max_tokens: int, options: dict[str, Any], facts: ModelFacts, capabilities: Capabilities, kv_budget: int
+    prompts: Any,
+    max_tokens: int,
+    options: dict[str, Any],
+    *,
+    facts: ModelFacts,
+    capabilities: Capabilities,
+    kv_budget: int,
 ) -> Estimate:
     """Estimate one prompt or a list of prompts; raises as `submit` does for a malformed one."""
     as_int("max_tokens", max_tokens, 1, 10_000_000, "a whole number from 1")

@@ -11,27 +11,28 @@ import contextlib
 import threading
 import time
 import weakref
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from mlx_notebook.core.options import parse_options
 from mlx_notebook.core.placement import Placement, resolve
-from mlx_notebook.core.rows import RowStatus
-from mlx_notebook.errors import GatewayClosed, GatewayDead, MlxNotebookError, PlacementMismatch
+from mlx_notebook.errors import GatewayDead, MlxNotebookError, PlacementMismatch
 from mlx_notebook.gateway import loading, submission, waiting
 from mlx_notebook.gateway.estimate import Estimate, estimate_prompts
 from mlx_notebook.gateway.handle import Handle
 from mlx_notebook.gateway.handles import Handles
 from mlx_notebook.gateway.hooks import current_execution
 from mlx_notebook.gateway.lease import device_lease
+from mlx_notebook.gateway.loop import dispose
 from mlx_notebook.gateway.record import RowRecord
 from mlx_notebook.gateway.registry import registry
 from mlx_notebook.gateway.settings import Settings, check_settings
 from mlx_notebook.gateway.stats import GatewayStats, PromptCacheStats
-from mlx_notebook.gateway.thread import Engine, dispose
+from mlx_notebook.gateway.thread import Engine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
     from types import TracebackType
 
     from mlx_notebook.core.request import Request
@@ -44,6 +45,10 @@ JOIN_S = 60.0
 """How long `close` waits for an engine that is inside one long native call, before it leaves it to end by itself."""
 
 
+REPORT_S = 0.1
+"""How often a load's progress is told: on the caller's thread, which may print."""
+
+
 class Gateway:
     """A loaded model that answers requests.
 
@@ -53,11 +58,12 @@ class Gateway:
         kv_budget: bytes that rows may take, a number or "4GB"; "auto" is most of what the load leaves free.
         prefill_chunk: prompt tokens computed between two looks at cancels; None for the default.
         max_queued: rows that may wait before `submit` raises QueueFull.
-        dtype: "float32", "float16", "bfloat16" or "4bit" (keep a file's quantised weights); None for this machine's best.
+        dtype: "float32", "float16", "bfloat16" or "4bit" (keep a file's quantised weights); None for
+            this machine's best.
         revision: of a Hugging Face id.
         trust_remote_code: run the model folder's own code.
         name: what it is called here; the model's name if None.
-        progress: called while loading, on the engine thread, with (what, fraction or None).
+        progress: called while loading, on the caller's thread, with (what, fraction or None).
 
     Blocks till the model is loaded; an interrupt gives the load up. A cell that is run again closes
     the gateways that its earlier run made.
@@ -103,7 +109,7 @@ class Gateway:
         from mlx_notebook.models.backend_check import import_mlx
         from mlx_notebook.models.resolve import resolve as resolve_model
 
-        _close_predecessors()
+        registry.close_predecessors(current_execution())
         import_mlx()
         resolved = resolve_model(model, revision=revision, progress=progress)
         loader = loading.loader_of_name(resolved, dtype=dtype, trust_remote_code=trust_remote_code)
@@ -117,18 +123,22 @@ class Gateway:
         threads only evaluated. Afterwards touch the model only inside `with gateway.lease():`.
         """
         waiting.refuse_to_block("loading a model")
-        checked = check_settings(**{**_DEFAULTS, **settings})
-        _close_predecessors()
+        checked = check_settings(**settings)
+        registry.close_predecessors(current_execution())
         gateway = cls.__new__(cls)
-        gateway._start(loading.loader_of_loaded(model, tokenizer), checked, "loaded", None)
+        gateway._start(  # noqa: SLF001 - another way to construct the same class
+            loading.loader_of_loaded(model, tokenizer), checked, "loaded", None
+        )
         return gateway
 
     @classmethod
     def from_backend(cls, backend: Backend, *, facts: loading.ModelFacts | None = None, **settings: Any) -> Self:
         """A gateway over any backend, such as a ScriptedBackend: for tests, teaching and demonstrations."""
-        checked = check_settings(**{**_DEFAULTS, **settings})
+        checked = check_settings(**settings)
         gateway = cls.__new__(cls)
-        gateway._start(loading.loader_of_backend(backend, facts or loading.ModelFacts()), checked, "scripted", None)
+        gateway._start(  # noqa: SLF001 - another way to construct the same class
+            loading.loader_of_backend(backend, facts or loading.ModelFacts()), checked, "scripted", None
+        )
         return gateway
 
     def _start(self, loader: loading.Loader, settings: Settings, model_name: str, progress: Progress | None) -> None:
@@ -143,11 +153,23 @@ class Gateway:
         registry.add(self)
 
     def _launch(self, progress: Progress | None) -> None:
+        reports: deque[tuple[str, float | None]] = deque(maxlen=1)  # only the latest is news
         engine = Engine(
-            self.name, self._loader, max_queued=self._settings.max_queued, chunk=self._settings.chunk, progress=progress
+            self.name,
+            self._loader,
+            max_queued=self._settings.max_queued,
+            chunk=self._settings.chunk,
+            progress=lambda what, fraction: reports.append((what, fraction)),
         )
+
+        def loaded(seconds: float) -> bool:
+            ready = engine.ready.wait(min(seconds, REPORT_S))
+            while progress is not None and reports:
+                progress(*reports.popleft())
+            return ready
+
         try:
-            waiting.sleep_until(engine.ready.wait, None)
+            waiting.sleep_until(loaded, None)
         except BaseException:
             engine.stop()
             engine.join(JOIN_S)
@@ -155,10 +177,14 @@ class Gateway:
         if engine.load_error is not None:
             engine.join(JOIN_S)
             raise engine.load_error
-        self._engine = engine
+        if engine.loop is None:
+            raise RuntimeError("a loaded engine has a loop")
+        self._engine, self._loop = engine, engine.loop
         self._facts: loading.ModelFacts = engine.loaded
         self._capabilities = engine.capabilities
-        self._kv_budget = self._settings.budget(self._facts.free_bytes) if self._capabilities.kv_bytes_per_token else 2**62
+        self._kv_budget = (
+            self._settings.budget(self._facts.free_bytes) if self._capabilities.kv_bytes_per_token else 2**62
+        )
         self._epoch += 1
         self._finalizer = weakref.finalize(self, engine.stop)
         self._finalizer.atexit = False  # the registry stops and joins at exit
@@ -209,16 +235,19 @@ class Gateway:
                 raise
         return handles if call.several else handles[0]
 
-    def _submit_one(self, engine: Engine, request: Request, held: dict[str, Any], placement: Placement | None) -> Handle:
+    def _submit_one(
+        self, engine: Engine, request: Request, held: dict[str, Any], placement: Placement | None
+    ) -> Handle:
         own = resolve(request.shape, self._capabilities, self._epoch)
         if placement is not None and not _same(placement, own):
             raise PlacementMismatch(
-                "this placement was made for another request, or before the gateway was restarted: call place() again with the same arguments."
+                "this placement was made for another request, or before the gateway was restarted:"
+                " call place() again with the same arguments."
             )
         record = RowRecord(request, own, current_execution(), keep=self)
         handle = Handle(record, engine, held, self.model_name)
-        registry.keep(handle)
         engine.submit(request, record)
+        registry.keep(handle)  # after: a refused request is nobody's latest, and would never be over
         return handle
 
     def generate(self, prompt: Any, /, **options: Any) -> Result | list[Result]:
@@ -248,7 +277,14 @@ class Gateway:
 
     def estimate(self, prompts: Any, max_tokens: int = 256, **options: Any) -> Estimate:
         """Tokens and KV memory that prompts would take, and which would not fit. Nothing is queued."""
-        return estimate_prompts(prompts, max_tokens, options, self._facts, self._capabilities, self._kv_budget)
+        return estimate_prompts(
+            prompts,
+            max_tokens,
+            options,
+            facts=self._facts,
+            capabilities=self._capabilities,
+            kv_budget=self._kv_budget,
+        )
 
     # ------------------------------------------------------------ the model
 
@@ -286,7 +322,9 @@ class Gateway:
         """
         me = threading.get_ident()
         if me not in waiting.engine_threads and not device_lease().held_by_thread(me):
-            raise MlxNotebookError("MLX belongs to the engine thread: touch gateway.model inside `with gateway.lease():` or run_exclusive().")
+            raise MlxNotebookError(
+                "MLX belongs to the engine thread: touch gateway.model inside `with gateway.lease():` or run_exclusive()."
+            )
         return self._facts.model
 
     @property
@@ -312,7 +350,9 @@ class Gateway:
         try:
             if not waiting.sleep_until(ticket.granted.wait, timeout):
                 holder = device_lease().holder
-                raise TimeoutError(f"the device was not free within {timeout} s; held by {holder.owner if holder else 'nobody'}")
+                raise TimeoutError(
+                    f"the device was not free within {timeout} s; held by {holder.owner if holder else 'nobody'}"
+                )
             yield self
         finally:
             device_lease().release(ticket)
@@ -352,36 +392,41 @@ class Gateway:
         if not self.busy:
             return True
         waiting.refuse_to_block("wait_idle()")
-        return waiting.sleep_until(self._engine.wait_idle, timeout)
+        return waiting.sleep_until(self._engine.intake.idle.wait, timeout)
 
     def stats(self) -> GatewayStats:
         """Figures of this moment; never waits."""
-        engine, lease = self._engine, device_lease()
-        scheduler, holder = engine.scheduler, lease.holder
+        engine, loop, lease = self._engine, self._loop, device_lease()
+        scheduler, holder = loop.scheduler, lease.holder
         now = time.monotonic_ns()
         return GatewayStats(
             active_rows=scheduler.decoding,
             prefill_rows=scheduler.prefilling,
-            queued_rows=engine.queued,
-            submitted=engine.submitted,
+            queued_rows=engine.intake.queued,
+            submitted=engine.intake.submitted,
             finished=scheduler.counters.finished,
             cancelled=scheduler.counters.cancelled,
             failed=scheduler.counters.failed,
             lease_waiting=lease.waiting,
             lease_holder=None if holder is None else f"{holder.owner} ({holder.kind}) for {holder.age_s:.1f} s",
-            kv_bytes=engine.held_bytes,
-            kv_projected_bytes=engine.projected_bytes(lambda tokens: submission.kv_bytes(self._capabilities, tokens)),
+            kv_bytes=loop.held_bytes,
+            kv_projected_bytes=self._projected_bytes(),
             kv_budget_bytes=self._kv_budget,
             weight_bytes=self._facts.weight_bytes,
             prompt_cache=PromptCacheStats(),
             steps=scheduler.counters.steps,
-            tokens_per_s=engine.meter.rate(now),
+            tokens_per_s=loop.meter.rate(now),
             device=self._facts.device,
             store=self._facts.store,
             model=self.model_name,
             mode="continuous" if self._capabilities.continuous else "serial",
-            silent_s=(now - engine.last_seen_ns) / 1e9,
+            silent_s=(now - loop.last_seen_ns) / 1e9,
         )
+
+    def _projected_bytes(self) -> int:
+        rows = [record.row for record in self._engine.intake.records() if record.row.admitted_ns]
+        tokens = [row.prompt_tokens + row.request.shape.sampling.max_tokens for row in rows]
+        return sum(submission.kv_bytes(self._capabilities, count) for count in tokens)
 
     @property
     def handles(self) -> Handles:
@@ -409,7 +454,9 @@ class Gateway:
         waiting.refuse_to_block("restart()")
         with self._lifecycle:
             if not self._engine.here:
-                raise GatewayDead(f"gateway {self.name!r} stayed in the parent process; make a new Gateway here.", gateway=self.name)
+                raise GatewayDead(
+                    f"gateway {self.name!r} stayed in the parent process; make a new Gateway here.", gateway=self.name
+                )
             self.close()
             self._launch(None)
             registry.add(self)
@@ -417,28 +464,14 @@ class Gateway:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "busy" if self.busy else "idle"
         return f"<Gateway {self.name!r}: {self.model_name}, {state}>"
-
-
-_DEFAULTS: dict[str, Any] = {
-    "batch": "auto",
-    "kv": "native",
-    "kv_budget": "auto",
-    "prompt_cache": "1GB",
-    "deterministic": False,
-    "policy": "priority",
-    "prefill_chunk": None,
-    "max_queued": 10_000,
-    "dtype": None,
-    "revision": None,
-    "trust_remote_code": False,
-    "name": None,
-}
 
 
 def _short(model_name: str) -> str:
@@ -455,14 +488,3 @@ def _same(given: Placement, own: Placement) -> bool:
     # Neither call named a seed: each drew its own, and the requests are the same but for that.
     drawn = not given.shape.seed_given and not own.shape.seed_given
     return drawn and given.shape.without_seed() == own.shape.without_seed()
-
-
-def _close_predecessors() -> None:
-    """A cell that is run again replaces the gateways of its earlier run; two models at once may not fit."""
-    execution = current_execution()
-    if execution is None:
-        return
-    for gateway in registry.gateways().values():
-        before = gateway.execution
-        if before is not None and before.cell == execution.cell and before.run != execution.run:
-            gateway.close()

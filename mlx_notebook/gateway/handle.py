@@ -17,7 +17,7 @@ from mlx_notebook.core.results import Result
 from mlx_notebook.core.rows import FinishDetail, RowStatus
 from mlx_notebook.errors import Cancelled, GatewayDead, MlxNotebookError, RowFailed
 from mlx_notebook.gateway.hooks import hooks
-from mlx_notebook.gateway.waiting import interrupted, sleep_until
+from mlx_notebook.gateway.waiting import interrupted, refuse_to_block, sleep_until
 from mlx_notebook.trace.spans import Span, spans_of
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class Handle:
         return self._await().__await__()
 
     async def __aiter__(self) -> AsyncIterator[str]:
-        import asyncio  # noqa: PLC0415 - only for those who await
+        import asyncio
 
         position = 0
         while True:
@@ -240,7 +240,7 @@ class Handle:
         await self._await()
 
     async def _await(self) -> Result:
-        import asyncio  # noqa: PLC0415 - only for those who await
+        import asyncio
 
         self._refuse_to_block()
         loop = asyncio.get_running_loop()
@@ -278,7 +278,7 @@ class Handle:
 
     def _refuse_to_block(self) -> None:
         if not self.done():
-            self._engine.refuse_to_block(f"waiting for request {self.id}")
+            refuse_to_block(f"waiting for request {self.id}")
 
     # ------------------------------------------------------------ outcome
 
@@ -328,8 +328,13 @@ _CANCELLED_BY: dict[FinishDetail | None, str] = {
 }
 
 
+def _set(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)
+
+
 def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
     try:
-        loop.call_soon_threadsafe(lambda: woken.done() or woken.set_result(None))
+        loop.call_soon_threadsafe(_set, woken)
     except RuntimeError:
         log.debug("the loop that awaited a request is closed")

@@ -118,7 +118,9 @@ def _next(finished: queue.SimpleQueue[Handle], pending: list[Handle], end: float
         waiting.interrupted(*pending)
         raise
     if not arrived:
-        raise TimeoutError(f"{sum(not handle.done() for handle in pending)} of {len(pending)} requests are not done; they go on")
+        raise TimeoutError(
+            f"{sum(not handle.done() for handle in pending)} of {len(pending)} requests are not done; they go on"
+        )
     return found[0]
 
 

@@ -162,5 +162,5 @@ def device_lease() -> DeviceLease:
 
 def forget_after_fork() -> None:
     """In a forked child nobody holds anything: the holders' threads stayed in the parent."""
-    global _lease  # noqa: PLW0603 - one lease a process is the point
+    global _lease
     _lease = DeviceLease()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from mlx_notebook.gateway.gateway import Gateway
     from mlx_notebook.gateway.handle import Handle
+    from mlx_notebook.gateway.hooks import Execution
     from mlx_notebook.gateway.thread import Engine
 
 KEPT_HANDLES = 500
@@ -65,6 +66,15 @@ class Registry:
                 del self._gateways[gateway.name]
             if self._held.get(gateway.name) is gateway:
                 del self._held[gateway.name]
+
+    def close_predecessors(self, execution: Execution | None) -> None:
+        """A cell that is run again replaces the gateways of its earlier run: two models at once may not fit."""
+        if execution is None:
+            return
+        for gateway in self.gateways().values():
+            before = gateway.execution
+            if before is not None and before.cell == execution.cell and before.run != execution.run:
+                gateway.close()
 
     def hold(self, gateway: Gateway) -> None:
         """Keep a gateway alive until it is closed, though no variable names it."""
@@ -136,6 +146,7 @@ class Registry:
 
     def orphan_all(self) -> None:
         """In a forked child: the locks may be held by threads that are not here, so make new ones."""
+        lease.forget_after_fork()
         self._lock = threading.Lock()
         for engine in list(self.engines):
             engine.orphan()
@@ -144,4 +155,4 @@ class Registry:
 registry = Registry()
 atexit.register(registry.stop_all)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: (lease.forget_after_fork(), registry.orphan_all()))
+    os.register_at_fork(after_in_child=registry.orphan_all)

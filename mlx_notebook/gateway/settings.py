@@ -40,18 +40,18 @@ class Settings:
 
 def check_settings(
     *,
-    batch: Any,
-    kv: Any,
-    kv_budget: Any,
-    prompt_cache: Any,
-    deterministic: Any,
-    policy: Any,
-    prefill_chunk: Any,
-    max_queued: Any,
-    dtype: Any,
-    revision: Any,
-    trust_remote_code: Any,
-    name: Any,
+    batch: Any = "auto",
+    kv: Any = "native",
+    kv_budget: Any = "auto",
+    prompt_cache: Any = "1GB",
+    deterministic: Any = False,
+    policy: Any = "priority",
+    prefill_chunk: Any = None,
+    max_queued: Any = 10_000,
+    dtype: Any = None,
+    revision: Any = None,
+    trust_remote_code: Any = False,
+    name: Any = None,
 ) -> Settings:
     """Check a gateway's settings before anything is loaded.
 

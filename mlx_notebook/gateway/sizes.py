@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import re
 
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+_UNITS = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
 
 
 def parse_bytes(name: str, value: object) -> int:
@@ -25,7 +36,7 @@ def show_bytes(count: int) -> str:
     """A count of bytes for people: '512 B', '1.3 GB' (powers of ten)."""
     size = float(count)
     for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:  # noqa: PLR2004 - the step between units
+        if size < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} TB"

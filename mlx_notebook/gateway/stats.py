@@ -71,7 +71,7 @@ class RateMeter:
     def rate(self, now_ns: int) -> float:
         """Tokens per second since the window's first mark; 0 when nothing came lately."""
         marks = [mark for mark in tuple(self._marks) if mark[0] >= now_ns - self._window_ns]
-        if len(marks) < 2:  # noqa: PLR2004 - a rate needs two points
+        if len(marks) < 2:
             return 0.0
         seconds = (now_ns - marks[0][0]) / 1e9
         return (marks[-1][1] - marks[0][1]) / seconds if seconds > 0 else 0.0

@@ -99,7 +99,8 @@ def _shape_of(
     limit = capabilities.context_length
     if limit is not None and len(ids) + 1 > limit:
         raise OverContext(
-            f"the prompt has {len(ids)} tokens and the model's context is {limit}: no room for an answer; shorten the prompt.",
+            f"the prompt has {len(ids)} tokens and the model's context is {limit}:"
+            " no room for an answer; shorten the prompt.",
             needed=len(ids) + 1,
             limit=limit,
         )
@@ -107,8 +108,9 @@ def _shape_of(
     needed = kv_bytes(capabilities, tokens if limit is None else min(tokens, limit))
     if needed > kv_budget:
         raise OverBudget(
-            f"{tokens} tokens (prompt {len(ids)} + max_tokens {parsed.sampling.max_tokens}) would take {show_bytes(needed)} of KV memory"
-            f" and the budget is {show_bytes(kv_budget)}: lower max_tokens, shorten the prompt, or raise kv_budget.",
+            f"{tokens} tokens (prompt {len(ids)} + max_tokens {parsed.sampling.max_tokens}) would take"
+            f" {show_bytes(needed)} of KV memory and the budget is {show_bytes(kv_budget)}:"
+            " lower max_tokens, shorten the prompt, or raise kv_budget.",
             needed=needed,
             budget=kv_budget,
         )

@@ -42,16 +42,26 @@ def refuse_to_block(what: str) -> None:
     """Raise WouldDeadlock where `what` would wait for the thread that it is called on."""
     me = threading.get_ident()
     if me in engine_threads:
-        raise WouldDeadlock(f"{what} on the engine thread (in a callback or processor) would wait for itself; hand the work to another thread.")
+        raise WouldDeadlock(
+            f"{what} on the engine thread (in a callback or processor) would wait for itself;"
+            " hand the work to another thread."
+        )
     if device_lease().held_by_thread(me):
-        raise WouldDeadlock(f"{what} while this thread holds the device lease would wait for itself; leave the `with ...lease()` block first.")
+        raise WouldDeadlock(
+            f"{what} while this thread holds the device lease would wait for itself;"
+            " leave the `with ...lease()` block first."
+        )
 
 
 def interrupted(*waited_for: Handle) -> None:
     """An interrupt came while waiting: cancel this execution's rows, tell the host what still runs."""
     execution = current_execution()
     live = registry.live_handles()
-    mine = [h for h in waited_for if not h.done()] if execution is None else [handle for handle in live if handle.execution == execution]
+    mine = (
+        [h for h in waited_for if not h.done()]
+        if execution is None
+        else [handle for handle in live if handle.execution == execution]
+    )
     for handle in mine:
         handle.cancel()
     if hooks.interrupted is not None:
