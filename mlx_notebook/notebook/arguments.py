@@ -18,6 +18,7 @@ from IPython.core.error import UsageError
 
 from mlx_notebook.core.placement import Reason
 from mlx_notebook.errors import UnsupportedRequest
+from mlx_notebook.notebook.printing import in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -169,7 +170,7 @@ def _unknown(magic: Magic, flag: str) -> Exception:
     plain = "--" + flag.lstrip("-\u2013\u2014").replace("_", "-").lower()
     if plain in magic.later:
         text = f"{magic.name}: {plain} is planned, but not in this version; nothing was submitted"
-        return UnsupportedRequest(text, reasons=(Reason("not-in-this-version", text),))
+        return in_one_line(UnsupportedRequest(text, reasons=(Reason("not-in-this-version", text),)))
     if plain in magic.other_spellings:
         return UsageError(f"{magic.name}: no option {flag}; here it is {magic.other_spellings[plain]}")
     flags = [option.flag for option in magic.options]

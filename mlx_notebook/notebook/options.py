@@ -23,7 +23,7 @@ from mlx_notebook.notebook.arguments import (
 )
 
 VIEWS = ("stream", "table", "quiet")
-DTYPES = ("float32", "bfloat16", "float16")
+DTYPES = ("float32", "float16", "bfloat16", "4bit")
 
 
 def _flag_of(keyword: str) -> str:

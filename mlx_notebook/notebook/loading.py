@@ -1,0 +1,144 @@
+"""What `%mlxload` does: makes a gateway with a bar that a reader can watch, and says what came of it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+
+from mlx_notebook.errors import MlxNotebookError, OverBudget
+from mlx_notebook.gateway.registry import registry
+from mlx_notebook.gateway.sizes import show_bytes
+from mlx_notebook.notebook.printing import in_one_line, numbers, printable, say, write
+from mlx_notebook.notebook.settings import Mode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mlx_notebook.gateway.gateway import Gateway
+    from mlx_notebook.models.blas import BlasStatus
+
+BAR_CELLS = 24
+DRAW_S = 0.1
+
+
+def load_model(model: str, options: Mapping[str, Any], mode: Mode) -> Gateway:
+    """Load a model under a gateway that stays until it is unloaded, and make it current.
+
+    Raises:
+        UsageError: rows run under the name that it would take.
+        MlxNotebookError, ValueError, TypeError: as `Gateway` raises them; what was loaded stays as it was.
+    """
+    from mlx_notebook.gateway.gateway import Gateway
+    from mlx_notebook.models.blas import preload_blas
+
+    _refuse_while_rows_run(str(options.get("name") or model))
+    bar = LoadBar(model, shown=mode is not Mode.BATCH)
+    try:
+        blas = preload_blas()
+        gateway = Gateway(model, progress=bar, **options)
+    except OverBudget as error:
+        raise in_one_line(_with_advice(error)) from None
+    except (MlxNotebookError, ValueError, TypeError, KeyboardInterrupt) as error:
+        raise in_one_line(error) from None
+    finally:
+        bar.clear()
+    registry.hold(gateway)
+    _say_loaded(gateway, blas)
+    return gateway
+
+
+def _refuse_while_rows_run(name: str) -> None:
+    """A gateway that is taken over must not lose rows: they are a user's work."""
+    gateway = registry.gateways().get(name)
+    if gateway is None or not gateway.busy:
+        return
+    rows = [handle for handle in registry.live_handles() if handle.model == gateway.model_name]
+    which = numbers(rows) if rows else "something"
+    raise UsageError(
+        f"%mlxload: {which} of {name!r} still running; wait, or %mlxcancel all, or load under another --name"
+    )
+
+
+def _with_advice(error: OverBudget) -> OverBudget:
+    if not registry.gateways():
+        return error
+    held = ", ".join(registry.gateways())
+    text = f"{error} Loaded now: {held}; --replace closes the one of the same name first, %mlxunload NAME any."
+    return OverBudget(text, needed=error.needed, budget=error.budget)
+
+
+def _say_loaded(gateway: Gateway, blas: BlasStatus) -> None:
+    stats = gateway.stats()
+    say(f"{gateway.name} is loaded ({gateway.model_name}, {stats.device}).")
+    lines = [
+        ("source", gateway.source),
+        ("revision", gateway.revision or "none"),
+        ("memory", f"{show_bytes(stats.weight_bytes)} of weights; rows may take {show_bytes(stats.kv_budget_bytes)}"),
+        ("sampling", _recommended(gateway.recommended_sampling)),
+    ]
+    for word, text in lines:
+        say(f"  {word:9} {text}")
+    if blas.slow:
+        say(f"  slow      MLX computes with its slow BLAS: {blas.advice}")
+
+
+def _recommended(sampling: Mapping[str, Any]) -> str:
+    if not sampling:
+        return "the model recommends nothing of its own"
+    values = " ".join(f"{name}={value}" for name, value in sampling.items())
+    return f"the model recommends {values} (--sampling model takes it)"
+
+
+class LoadBar:
+    """One line that grows while a model loads, and is gone afterwards.
+
+    The loader reports on the engine thread; only the thread that made the bar writes.
+    """
+
+    def __init__(self, model: str, *, shown: bool) -> None:
+        self._model = printable(model)
+        self._shown = shown and (not hasattr(sys.stdout, "isatty") or _is_live())
+        self._thread = threading.get_ident()
+        self._drawn_at = 0.0
+        self._width = 0
+
+    def __call__(self, what: str, fraction: float | None) -> None:
+        """Take a report: a word for what is being done, and the share done (None: unknown)."""
+        if not self._shown or threading.get_ident() != self._thread:
+            return
+        now = time.monotonic()
+        if now - self._drawn_at >= DRAW_S:
+            self._drawn_at = now
+            self._write(self._line(what, fraction))
+
+    def clear(self) -> None:
+        """Wipe the line."""
+        if self._width:
+            self._write("")
+            write("\r")
+            self._width = 0
+
+    def _line(self, what: str, fraction: float | None) -> str:
+        start = f"{self._model}: {printable(what)}"
+        if fraction is None:
+            return f"{start} ..."
+        share = min(1.0, max(0.0, fraction))
+        done = round(share * BAR_CELLS)
+        return f"{start} [{'#' * done}{'.' * (BAR_CELLS - done)}] {share:4.0%}"
+
+    def _write(self, line: str) -> None:
+        line = line[: shutil.get_terminal_size().columns - 1]
+        write("\r" + line.ljust(self._width))
+        self._width = max(self._width, len(line))
+
+
+def _is_live() -> bool:
+    """Whether a line may be drawn over: a terminal, or a notebook's page."""
+    from IPython.core.getipython import get_ipython
+
+    return sys.stdout.isatty() or getattr(get_ipython(), "kernel", None) is not None
