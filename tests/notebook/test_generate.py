@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from IPython.core.error import UsageError
@@ -124,15 +124,15 @@ def test_options_reach_the_request(loaded: InteractiveShell, scripted: Callable[
 @pytest.mark.parametrize(
     ("code", "error"),
     [
-        ("%%mlxgen --temprature 1\nhi", UsageError, "did you mean --temperature?"),
-        ("%%mlxgen --json-schema x\nhi", UnsupportedRequest, "--json-schema is planned"),
-        ("%%mlxgen --temperature 3000\nhi", ValueError, "temperature=3000.0 is out of range: from 0 to 100"),
-        ("%%mlxgen --max-tokens 0\nhi", ValueError, "max_tokens=0 is out of range"),
-        ("%%mlxgen --logit-bias 42\nhi", TypeError, "logit_bias: a dictionary"),
-        ("%%mlxgen --logit-bias '{-1: 2}'\nhi", ValueError, "token ids run from 0"),
-        ("%%mlxgen --temperature $none\nhi", UsageError, "there is no variable 'none'"),
-        ("%%mlxgen --gateway toi\nhi", UsageError, "there is no gateway 'toi'; did you mean toy?"),
-        ("%%mlxgen --gateway $number\nhi", UsageError, "--gateway takes a gateway or its name, not int"),
+        ("%%mlxgen --temprature 1\nhi", (UsageError, "did you mean --temperature?")),
+        ("%%mlxgen --json-schema x\nhi", (UnsupportedRequest, "--json-schema is planned")),
+        ("%%mlxgen --temperature 3000\nhi", (ValueError, "temperature=3000.0 is out of range: from 0 to 100")),
+        ("%%mlxgen --max-tokens 0\nhi", (ValueError, "max_tokens=0 is out of range")),
+        ("%%mlxgen --logit-bias 42\nhi", (TypeError, "logit_bias: a dictionary")),
+        ("%%mlxgen --logit-bias '{-1: 2}'\nhi", (ValueError, "token ids run from 0")),
+        ("%%mlxgen --temperature $none\nhi", (UsageError, "there is no variable 'none'")),
+        ("%%mlxgen --gateway toi\nhi", (UsageError, "there is no gateway 'toi'; did you mean toy?")),
+        ("%%mlxgen --gateway $number\nhi", (UsageError, "--gateway takes a gateway or its name, not int")),
         ("%%mlxgen --raw\n   \n", (UsageError, "there is no prompt")),
         ("%%mlxgen\n", (UsageError, "cell body is empty")),
     ],
