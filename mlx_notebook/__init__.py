@@ -72,7 +72,7 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = [  # noqa: RUF022 - sorted by a test's rule: as sorted() does
+__all__ = [
     "BackendMissing",
     "Cancelled",
     "FinishDetail",

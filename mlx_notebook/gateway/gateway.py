@@ -323,7 +323,8 @@ class Gateway:
         me = threading.get_ident()
         if me not in waiting.engine_threads and not device_lease().held_by_thread(me):
             raise MlxNotebookError(
-                "MLX belongs to the engine thread: touch gateway.model inside `with gateway.lease():` or run_exclusive()."
+                "MLX belongs to the engine thread:"
+                " touch gateway.model inside `with gateway.lease():` or run_exclusive()."
             )
         return self._facts.model
 

@@ -41,11 +41,20 @@ def spans_of(row: Row, *, lease_granted_ns: int = 0, settled_ns: int = 0, now_ns
         spans.append(Span("lease_wait", max(row.lease_wanted_ns, row.queued_ns), min(lease_granted_ns, queue_end)))
     if row.admitted_ns:
         prefill_end = row.first_token_ns or row.ended_ns or now_ns
-        spans.append(Span("prefill", row.admitted_ns, prefill_end, {"prompt_tokens": row.prompt_tokens, "cached_tokens": row.cached_tokens}))
+        spans.append(
+            Span(
+                "prefill",
+                row.admitted_ns,
+                prefill_end,
+                {"prompt_tokens": row.prompt_tokens, "cached_tokens": row.cached_tokens},
+            )
+        )
         spans += [Span("prefill_chunk", c.began_ns, c.ended_ns, {"start": c.start, "stop": c.stop}) for c in row.chunks]
     if row.first_token_ns:
         spans.append(Span("first_token", row.first_token_ns, row.first_token_ns))
-        spans.append(Span("decode", row.first_token_ns, row.ended_ns or now_ns, {"generated_tokens": row.generated_tokens}))
+        spans.append(
+            Span("decode", row.first_token_ns, row.ended_ns or now_ns, {"generated_tokens": row.generated_tokens})
+        )
     if row.ended_ns and settled_ns:
         spans.append(Span("delivery", row.ended_ns, settled_ns))
     return tuple(sorted(spans, key=lambda span: (span.start_ns, -span.end_ns)))
