@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mlx_notebook.errors import ModelLoadError
 from mlx_notebook.models.cache_folder import build_folder, cache_root, is_whole, sha256_of
 from mlx_notebook.models.gguf_families import Placed, config_of, place_tensors, unpermuted_rows
-from mlx_notebook.models.gguf_file import GgufFile, open_gguf
+from mlx_notebook.models.gguf_file import GgufFile, check_header, open_gguf
 from mlx_notebook.models.gguf_tensors import (
     GROUP_SIZE,
     KEPT_BITS,
@@ -50,10 +50,11 @@ def convert_gguf(path: Path, progress: Progress | None = None) -> Path:
         ModelNotFound: there is no such file.
         ModelLoadError: the file cannot be used (the message says why), or the disk is full.
     """
-    file = open_gguf(path)
+    check_header(path)
     folder = cache_root() / f"{_plain_name(path)}-{sha256_of(path)[:16]}-v{CONVERTER_VERSION}"
-    if is_whole(folder):
+    if is_whole(folder):  # the same bytes were converted before, so there is nothing to check again
         return folder
+    file = open_gguf(path)
     return build_folder(folder, lambda work: _fill(work, file, progress))
 
 

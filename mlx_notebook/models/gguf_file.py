@@ -59,7 +59,7 @@ def open_gguf(path: Path) -> GgufFile:
         ModelNotFound: there is no such file.
         ModelLoadError: not GGUF, of another version or byte order, one part of several, or truncated.
     """
-    _check_header(path)
+    check_header(path)
     import gguf
 
     try:
@@ -87,7 +87,13 @@ def open_gguf(path: Path) -> GgufFile:
     return opened
 
 
-def _check_header(path: Path) -> None:
+def check_header(path: Path) -> None:
+    """Refuse what is no GGUF file by its first eight bytes.
+
+    Raises:
+        ModelNotFound: there is no such file.
+        ModelLoadError: not GGUF, or of another version or byte order.
+    """
     if not path.is_file():
         raise ModelNotFound(f"There is no file {path}.", name=str(path))
     with path.open("rb") as handle:

@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.errors import ModelLoadError, OverBudget
 from mlx_notebook.models.backend_check import import_mlx
+from mlx_notebook.models.describe import (
+    LoadedModel,
+    context_length,
+    describe_loaded,
+    recommended_sampling,
+    vocab_size_of,
+)
 from mlx_notebook.models.evaluate import evaluate_everything, grouped
 from mlx_notebook.models.memory import free_memory
 from mlx_notebook.models.model_files import ModelFiles, read_model_files
@@ -23,47 +29,9 @@ from mlx_notebook.models.sizes import Types, choose_types, is_quantised, load_by
 if TYPE_CHECKING:
     from mlx_notebook.models.resolve import ResolvedModel
 
+__all__ = ["LoadedModel", "describe_loaded", "evaluate_everything", "load"]
+
 Progress = Callable[[str, float | None], None]
-
-# Sampling options of generation_config.json that have a counterpart here; the rest is not sampling.
-_SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-
-
-@dataclass(frozen=True)
-class LoadedModel:
-    """A model ready to run, and what is known about it.
-
-    Attributes:
-        model: the mlx-lm model; every array evaluated.
-        tokenizer: mlx-lm's `TokenizerWrapper`.
-        config: config.json, as mlx-lm read it.
-        name: the name that was asked for.
-        source: where the weights came from, for people.
-        revision: a commit or SHA-256; None for a folder.
-        dtype: `float32`, `float16`, `bfloat16`, or `4bit` where matrices run in quantised form (of any width).
-        quantised: whether matrices run in quantised form.
-        weight_bytes: bytes that the model's arrays hold.
-        context_length: tokens; None where the configuration does not say.
-        vocab_size: rows of the embedding; ids of prompts must lie below.
-        eos_token_ids: tokens that end an answer, ascending.
-        recommended_sampling: the makers' sampling options, by our names; empty where they give none.
-        chat_template_present: whether text prompts are put into a chat.
-    """
-
-    model: Any = field(repr=False)
-    tokenizer: Any = field(repr=False)
-    config: dict[str, Any] = field(repr=False)
-    name: str
-    source: str
-    revision: str | None
-    dtype: str
-    quantised: bool
-    weight_bytes: int
-    context_length: int | None
-    vocab_size: int
-    eos_token_ids: tuple[int, ...]
-    recommended_sampling: dict[str, float | int]
-    chat_template_present: bool
 
 
 def load(
@@ -105,7 +73,7 @@ def load(
     cancel()
     report("reading tokenizer", None)
     tokenizer = _load_tokenizer(files, config, resolved, trust_remote_code)
-    vocab_size = _vocab_size(model, files)
+    vocab_size = vocab_size_of(model, files.config)
     if resolved.converted_from is not None:
         check_round_trips(tokenizer, vocab_size, resolved.name)
     return LoadedModel(
@@ -212,52 +180,3 @@ def _ending_ids(*sources: Any) -> list[int] | None:
         listed = source if isinstance(source, list) else [source]
         ids += [int(i) for i in listed if isinstance(i, int) and not isinstance(i, bool)]
     return list(dict.fromkeys(ids)) or None
-
-
-def _vocab_size(model: Any, files: ModelFiles) -> int:
-    """Rows of the token embedding, or fewer where the configuration says fewer: what an id may index."""
-    from mlx.nn.layers.embedding import Embedding
-    from mlx.nn.layers.quantized import QuantizedEmbedding
-
-    embeddings = [m for _, m in model.named_modules() if isinstance(m, Embedding | QuantizedEmbedding)]
-    # Positions may have an embedding too; it is the smaller one.
-    sizes = [max((int(m.weight.shape[0]) for m in embeddings), default=0), files.setting("vocab_size")]
-    known = [size for size in sizes if isinstance(size, int) and size > 0]
-    if not known:
-        raise ModelLoadError(
-            f"{files.folder} does not say how many tokens its vocabulary has (vocab_size).", model=str(files.folder)
-        )
-    return min(known)
-
-
-def context_length(config: dict[str, Any]) -> int | None:
-    """The longest context by config.json, in tokens; None where it does not say."""
-    for source in (config, config.get("text_config")):
-        for key in (
-            "max_position_embeddings",
-            "max_sequence_length",
-            "n_positions",
-            "n_ctx",
-            "max_seq_len",
-            "seq_length",
-        ):
-            value = source.get(key) if isinstance(source, dict) else None
-            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-                return value
-    return None
-
-
-def recommended_sampling(generation: dict[str, Any]) -> dict[str, float | int]:
-    """Sampling options of generation_config.json by our names.
-
-    `do_sample: false` means greedy, so nothing is recommended then but the repetition penalty.
-    """
-    keys: tuple[str, ...] = _SAMPLING_KEYS
-    if generation.get("do_sample") is False:
-        keys = ("repetition_penalty",)
-    found: dict[str, float | int] = {}
-    for key in keys:
-        value = generation.get(key)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            found[key] = int(value) if key == "top_k" else float(value)
-    return found

@@ -25,12 +25,13 @@ class ModelFiles:
     generation: dict[str, Any]
     tensors: dict[str, TensorInfo]
 
-    def setting(self, key: str, default: Any = None) -> Any:
-        """A value of config.json, also where a multimodal model keeps it under `text_config`."""
-        if self.config.get(key) is not None:
-            return self.config[key]
-        inner = self.config.get("text_config")
-        return inner.get(key, default) if isinstance(inner, dict) else default
+
+def setting(config: dict[str, Any], key: str) -> Any:
+    """A value of config.json, also where a multimodal model keeps it under `text_config`; None where it has none."""
+    if config.get(key) is not None:
+        return config[key]
+    inner = config.get("text_config")
+    return inner.get(key) if isinstance(inner, dict) else getattr(inner, key, None)
 
 
 def read_model_files(folder: Path, *, trust_remote_code: bool) -> ModelFiles:
