@@ -61,6 +61,7 @@ class BlasStatus:
 
 
 _loaded: BlasStatus | None = None
+_was_missing = False
 
 
 def preload_blas() -> BlasStatus:
@@ -72,7 +73,7 @@ def preload_blas() -> BlasStatus:
     Raises:
         ModelLoadError: `MLX_NOTEBOOK_BLAS` names no usable library.
     """
-    global _loaded
+    global _loaded, _was_missing
     if not _needs_blas():
         return BlasStatus("not-needed")
     if _loaded is not None:
@@ -83,12 +84,15 @@ def preload_blas() -> BlasStatus:
     if _already_global():
         _loaded = BlasStatus("loaded", path="already in the process (LD_PRELOAD or an earlier load)")
         return _loaded
+    if "mlx.core" in sys.modules and _was_missing:
+        return BlasStatus("missing", advice=f"{_install_command()}, then restart the kernel")
     if "mlx.core" in sys.modules:
         return BlasStatus("too-late", advice=_too_late_advice())
     for candidate in [wanted] if wanted else _candidates():
         if _load_globally(candidate):
             _loaded = BlasStatus("loaded", path=candidate)
             return _loaded
+    _was_missing = True
     return BlasStatus("missing", advice=_install_command())
 
 

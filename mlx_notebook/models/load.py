@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.errors import ModelLoadError, OverBudget
 from mlx_notebook.models.backend_check import import_mlx
+from mlx_notebook.models.cache_folder import MANIFEST
 from mlx_notebook.models.describe import (
     LoadedModel,
     context_length,
@@ -74,7 +75,7 @@ def load(
     report("reading tokenizer", None)
     tokenizer = _load_tokenizer(files, config, resolved, trust_remote_code)
     vocab_size = vocab_size_of(model, files.config)
-    if resolved.converted_from is not None:
+    if (resolved.path / MANIFEST).is_file():  # converted by us, so ours to prove
         check_round_trips(tokenizer, vocab_size, resolved.name)
     return LoadedModel(
         model=model,
