@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mlx_notebook.core.placement import Placement
     from mlx_notebook.core.request import Request
     from mlx_notebook.core.results import TokenLogprob
@@ -67,18 +69,39 @@ class LeaseUnwanted:
 
 
 @dataclass(frozen=True, slots=True)
-class PrefillDone:
-    """The backend computed prompt positions [start, stop) of a row.
+class PrefillPart:
+    """Positions [start, stop) of one row's known tokens: the prompt, and after a rewind the committed answer too.
 
-    `error` is the reason that the chunk failed, as (message, traceback text); the row then ends.
+    With `last`, `stop` is all that is known: the last of them is fed by the row's first decode step.
     """
 
-    at_ns: int
     row_id: int
     start: int
     stop: int
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillDone:
+    """The backend computed these parts, in one forward where there are several.
+
+    `errors` names the rows whose part failed, as row id to (message, traceback text); those rows end.
+    """
+
+    at_ns: int
     began_ns: int
-    error: tuple[str, str] | None = None
+    parts: tuple[PrefillPart, ...]
+    errors: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A row's state became a prompt-cache entry of exactly so many of its tokens; 0 tokens: it could not be kept."""
+
+    at_ns: int
+    entry_id: int
+    tokens: int
+    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +124,7 @@ class RowOutcome:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """One decode step of all rows that were in it."""
+    """One decode step. A row that was in it for the first time has no outcome yet: its first token is under way."""
 
     at_ns: int
     began_ns: int
@@ -139,6 +162,7 @@ Event = (
     | LeaseWanted
     | LeaseUnwanted
     | PrefillDone
+    | Kept
     | StepDone
     | StepFailed
     | Turn
@@ -161,22 +185,21 @@ class GiveLease:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Give a row its state in the backend; what it owns passes to the backend now."""
+    """Give a row its state in the backend; what it owns passes to the backend now.
+
+    With `entry_id`, it starts from the first `cached_tokens` tokens of that entry, which stays as it is.
+    """
 
     row_id: int
+    entry_id: int | None = None
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Compute positions [start, stop) of a row's known tokens; with `last`, also the distribution after them.
+    """Compute these parts: one row's chunk, or a cohort of short prompts in one forward."""
 
-    Known tokens are the prompt, and after a rewind the committed answer too.
-    """
-
-    row_id: int
-    start: int
-    stop: int
-    last: bool
+    parts: tuple[PrefillPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +211,26 @@ class Decode:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Free a row's state in the backend."""
+    """Free a row's state in the backend; with `keep_as`, its caches become that entry, without a copy."""
 
     row_id: int
+    keep_as: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Copy a row's state, exactly at its first `tokens` tokens, into a new entry; the row goes on."""
+
+    row_id: int
+    entry_id: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """Free a prompt-cache entry; rows that started from it keep what they have."""
+
+    entry_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,4 +251,4 @@ class Settle:
     opened: bool = True
 
 
-Instruction = AskLease | GiveLease | Open | Prefill | Decode | Drop | Rewind | Settle
+Instruction = AskLease | GiveLease | Open | Prefill | Decode | Keep | Drop | Evict | Rewind | Settle

@@ -244,22 +244,29 @@ class Scheduler:
         # The last token is always fed alone, as mlx-lm does: a chunk that would leave only it takes it along.
         if stop >= known - 1:
             stop = known
-        return [ev.Prefill(row.id, row.prefilled, stop, last=stop == known)]
+        return [ev.Prefill((ev.PrefillPart(row.id, row.prefilled, stop, last=stop == known),))]
 
     # ------------------------------------------------------------ outcomes
 
     def _prefill_done(self, event: ev.PrefillDone) -> list[ev.Instruction]:
-        row = self.rows.get(event.row_id)
-        if row is None:
-            return []
-        if event.error is not None:
-            return self._end(row, event.at_ns, FinishReason.ERROR, None, event.error)
-        row.prefilled = event.stop
-        row.chunks.append(Chunk(event.start, event.stop, event.began_ns, event.at_ns))
-        if row.prefilled == row.prompt_tokens + row.generated_tokens:
-            self._prefilling.remove(row.id)
-            self._decoding.append(row.id)
-            row.status = RowStatus.DECODE
+        steps: list[ev.Instruction] = []
+        for part in event.parts:
+            row = self.rows.get(part.row_id)
+            if row is None:
+                continue
+            error = event.errors.get(part.row_id)
+            if error is not None:
+                steps += self._end(row, event.at_ns, FinishReason.ERROR, None, error)
+                continue
+            row.prefilled = part.stop
+            row.chunks.append(Chunk(part.start, part.stop, event.began_ns, event.at_ns))
+            if row.prefilled == row.prompt_tokens + row.generated_tokens:
+                self._prefilling.remove(row.id)
+                self._decoding.append(row.id)
+                row.status = RowStatus.DECODE
+        return steps
+
+    def _kept(self, _event: ev.Kept) -> list[ev.Instruction]:
         return []
 
     def _step_done(self, event: ev.StepDone) -> list[ev.Instruction]:
@@ -306,6 +313,7 @@ class Scheduler:
         ev.LeaseUnwanted: _lease_unwanted,
         ev.Turn: _turn,
         ev.PrefillDone: _prefill_done,
+        ev.Kept: _kept,
         ev.StepDone: _step_done,
         ev.StepFailed: _step_failed,
     }

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from mlx_notebook.core.events import Decode, Prefill, PrefillDone, RowOutcome, StepDone, StepFailed
+from mlx_notebook.core.events import Decode, Keep, Kept, Prefill, PrefillDone, RowOutcome, StepDone, StepFailed
 from mlx_notebook.core.placement import Capabilities
 from mlx_notebook.core.rows import FinishDetail, FinishReason
 from mlx_notebook.failure import as_text
@@ -34,24 +34,42 @@ class Backend(Protocol):
         """Plain facts about the model; constant once the backend is made."""
         ...
 
-    def open(self, request: Request) -> None:
-        """Make a row's state (sampler, detokeniser, empty caches). Owns `request.owned` from here."""
+    def open(self, request: Request, entry_id: int | None = None, cached_tokens: int = 0) -> None:
+        """Make a row's state (sampler, detokeniser, caches: empty, or the first `cached_tokens` of an entry).
+
+        Owns `request.owned` from here.
+        """
         ...
 
     def prefill(self, instruction: Prefill) -> PrefillDone:
-        """Compute a chunk of the prompt; with `instruction.last`, also sample the first token (not yet committed)."""
+        """Compute the parts; the last prompt token is left to the row's first decode step."""
         ...
 
     def decode(self, instruction: Decode) -> StepDone | StepFailed:
-        """Commit one token of each row (the first call commits the one that prefill sampled)."""
+        """One step: start the next token of each row, then commit the one that the last step started."""
+        ...
+
+    def keep(self, instruction: Keep) -> Kept:
+        """Copy a row's caches, exactly at so many tokens, into an entry; 0 tokens where that cannot be done."""
         ...
 
     def rewind(self, row_id: int) -> None:
         """Throw away a row's caches, keep what it committed (tokens, text, draws): prefill starts again at 0."""
         ...
 
-    def drop(self, row_id: int) -> None:
-        """Free a row's state and release what it owns, exactly once; unknown rows are ignored."""
+    def drop(self, row_id: int, keep_as: int | None = None) -> Kept | None:
+        """Free a row's state and release what it owns, exactly once; unknown rows are ignored.
+
+        With `keep_as`, its caches become that entry, and what they hold is said.
+        """
+        ...
+
+    def evict(self, entry_id: int) -> None:
+        """Free an entry; unknown ones are ignored."""
+        ...
+
+    def warm(self, rows: int) -> bool:
+        """While idle: compile what a step of so many rows needs; False if there is nothing to gain here."""
         ...
 
     def synchronize(self) -> None:
@@ -59,7 +77,7 @@ class Backend(Protocol):
         ...
 
     def held_bytes(self) -> int:
-        """Bytes that rows hold now (not the weights)."""
+        """Bytes that rows and entries hold now (not the weights)."""
         ...
 
     def close(self) -> None:
@@ -85,15 +103,18 @@ class ScriptedBackend:
     prefill_s_per_token: float = 0.0
     _rows: dict[int, Request] = field(default_factory=dict)
     _counts: dict[int, int] = field(default_factory=dict)
+    _entries: dict[int, int] = field(default_factory=dict)
 
-    def open(self, request: Request) -> None:
+    def open(self, request: Request, entry_id: int | None = None, cached_tokens: int = 0) -> None:
+        if entry_id is not None and self._entries.get(entry_id, 0) < cached_tokens:
+            raise ValueError(f"entry {entry_id} does not hold {cached_tokens} tokens")
         self._rows[request.id] = request
         self._counts[request.id] = 0
 
     def prefill(self, instruction: Prefill) -> PrefillDone:
         began = time.monotonic_ns()
-        self._wait(self.prefill_s_per_token * (instruction.stop - instruction.start))
-        return PrefillDone(time.monotonic_ns(), instruction.row_id, instruction.start, instruction.stop, began)
+        self._wait(self.prefill_s_per_token * sum(part.stop - part.start for part in instruction.parts))
+        return PrefillDone(time.monotonic_ns(), began, instruction.parts)
 
     def decode(self, instruction: Decode) -> StepDone | StepFailed:
         began = time.monotonic_ns()
@@ -119,17 +140,35 @@ class ScriptedBackend:
     def rewind(self, row_id: int) -> None:
         """A scripted row has no caches."""
 
-    def drop(self, row_id: int) -> None:
+    def keep(self, instruction: Keep) -> Kept:
+        self._entries[instruction.entry_id] = instruction.tokens
+        return self._told(instruction.entry_id)
+
+    def drop(self, row_id: int, keep_as: int | None = None) -> Kept | None:
         request = self._rows.pop(row_id, None)
-        self._counts.pop(row_id, None)
+        count = self._counts.pop(row_id, 0)
         for release in request.owned if request else ():
             release()
+        if request is None or keep_as is None:
+            return None
+        self._entries[keep_as] = len(request.shape.prompt_ids) + count
+        return self._told(keep_as)
+
+    def _told(self, entry_id: int) -> Kept:
+        tokens = self._entries[entry_id]
+        return Kept(time.monotonic_ns(), entry_id, tokens, tokens * self.capabilities.kv_bytes_per_token)
+
+    def evict(self, entry_id: int) -> None:
+        self._entries.pop(entry_id, None)
+
+    def warm(self, rows: int) -> bool:  # noqa: ARG002 - nothing is ever cold here
+        return False
 
     def synchronize(self) -> None:
         """Nothing is ever in flight."""
 
     def held_bytes(self) -> int:
-        return 0
+        return sum(self._entries.values()) * self.capabilities.kv_bytes_per_token
 
     def close(self) -> None:
         for row_id in list(self._rows):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
-from mlx_notebook.core.events import Decode, Prefill, PrefillDone, StepDone, StepFailed
+from mlx_notebook.core.events import Decode, Keep, Kept, Prefill, PrefillDone, PrefillPart, StepDone, StepFailed
 from mlx_notebook.engine import decode, prefill, wired
 from mlx_notebook.engine.detokenize import Detokenizer
 from mlx_notebook.engine.failure import as_text
@@ -79,7 +79,7 @@ class MlxBackend:
         """Plain facts about the model."""
         return self._capabilities
 
-    def open(self, request: Request) -> None:
+    def open(self, request: Request, entry_id: int | None = None, cached_tokens: int = 0) -> None:  # noqa: ARG002
         """Make a row's state.
 
         Raises:
@@ -90,12 +90,11 @@ class MlxBackend:
             self._rows[request.id] = self._row_for(request)
 
     def prefill(self, instruction: Prefill) -> PrefillDone:
-        """Compute known positions [start, stop); with `last`, also draw the token after them."""
+        """Compute known positions [start, stop) of each part; with `last`, also draw the token after them."""
         began = time.monotonic_ns()
-        error = self._prefill(self._rows[instruction.row_id], instruction)
-        return PrefillDone(
-            time.monotonic_ns(), instruction.row_id, instruction.start, instruction.stop, began, error=error
-        )
+        told = {part.row_id: self._prefill(self._rows[part.row_id], part) for part in instruction.parts}
+        errors = {row_id: error for row_id, error in told.items() if error is not None}
+        return PrefillDone(time.monotonic_ns(), began, instruction.parts, errors)
 
     def decode(self, instruction: Decode) -> StepDone | StepFailed:
         """Commit one token of each row; the forward of the next is under way before any is read."""
@@ -119,7 +118,18 @@ class MlxBackend:
         """Empty a row's caches and keep what it committed: `prefill` starts again at 0."""
         self._rows[row_id].rewind(make_prompt_cache(self._model))
 
-    def drop(self, row_id: int) -> None:
+    def keep(self, instruction: Keep) -> Kept:
+        """No prompt cache yet."""
+        return Kept(time.monotonic_ns(), instruction.entry_id, 0, 0)
+
+    def evict(self, entry_id: int) -> None:
+        """No prompt cache yet."""
+
+    def warm(self, rows: int) -> bool:  # noqa: ARG002
+        """Nothing to warm."""
+        return False
+
+    def drop(self, row_id: int, keep_as: int | None = None) -> Kept | None:  # noqa: ARG002
         """Free a row's state and release what it owns; unknown rows are ignored."""
         request = self._requests.pop(row_id, None)
         self._rows.pop(row_id, None)
@@ -128,6 +138,7 @@ class MlxBackend:
                 release()
             except Exception as error:  # noqa: BLE001 - the other releases must run, and the row is over anyway
                 log.error("row %d: releasing %r failed\n%s", row_id, release, as_text(error)[1])  # noqa: TRY400 - the frames are gone
+        return None
 
     def synchronize(self) -> None:
         """Wait till the device has done all that was dispatched."""
@@ -177,7 +188,7 @@ class MlxBackend:
         spared = (*request.shape.eos_ids, *self._eos_token_ids, *newlines)
         return [token_id for token_id in spared if 0 <= token_id < self._capabilities.vocab_size]
 
-    def _prefill(self, row: RowState, instruction: Prefill) -> tuple[str, str] | None:
+    def _prefill(self, row: RowState, instruction: PrefillPart) -> tuple[str, str] | None:
         ids = row.known[instruction.start : instruction.stop]
         body = ids[:-1] if instruction.last else ids
         try:

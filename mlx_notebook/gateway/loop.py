@@ -103,14 +103,16 @@ class EngineLoop:
         if request is None:  # its gateway is being closed
             return
         try:
-            self._backend.open(request)
+            self._backend.open(request, step.entry_id, step.cached_tokens)
         except BaseException as error:  # noqa: BLE001 - one row's failure to open is that row's alone
             now = time.monotonic_ns()
-            self.feed(ev.PrefillDone(now, step.row_id, 0, 0, now, as_text(error)))
+            part = ev.PrefillPart(step.row_id, 0, 0, last=False)
+            self.feed(ev.PrefillDone(now, now, (part,), {step.row_id: as_text(error)}))
 
     def _prefill(self, step: ev.Prefill) -> None:
-        if step.row_id in self.scheduler.rows:
-            self.feed(self._backend.prefill(step))
+        parts = tuple(part for part in step.parts if part.row_id in self.scheduler.rows)
+        if parts:
+            self.feed(self._backend.prefill(ev.Prefill(parts)))
 
     def _decode(self, step: ev.Decode) -> None:
         row_ids = tuple(row_id for row_id in step.row_ids if row_id in self.scheduler.rows)
@@ -140,9 +142,19 @@ class EngineLoop:
 
     def _drop(self, step: ev.Drop) -> None:
         try:
-            self._backend.drop(step.row_id)
+            kept = self._backend.drop(step.row_id, step.keep_as)
         except BaseException:
             log.exception("freeing request %d failed; the others go on", step.row_id)
+            return
+        if kept is not None:
+            self.feed(kept)
+
+    def _keep(self, step: ev.Keep) -> None:
+        if step.row_id in self.scheduler.rows:
+            self.feed(self._backend.keep(step))
+
+    def _evict(self, step: ev.Evict) -> None:
+        self._backend.evict(step.entry_id)
 
     def _rewind(self, step: ev.Rewind) -> None:
         self._backend.rewind(step.row_id)
@@ -162,7 +174,9 @@ class EngineLoop:
         ev.Open: _open,
         ev.Prefill: _prefill,
         ev.Decode: _decode,
+        ev.Keep: _keep,
         ev.Drop: _drop,
+        ev.Evict: _evict,
         ev.Rewind: _rewind,
         ev.Settle: _settle,
     }

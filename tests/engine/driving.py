@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mlx_notebook.core.events import Decode, Prefill, RowOutcome, StepDone
+from mlx_notebook.core.events import Decode, Prefill, PrefillPart, RowOutcome, StepDone
 from mlx_notebook.core.request import Request, RequestShape, SamplingOptions, UserCode
 from mlx_notebook.engine.mlx_backend import MlxBackend
 
@@ -108,11 +108,12 @@ def prefill(backend: MlxBackend, asked: Request, chunk: int = CHUNK, told: Told 
         # mlx-lm cuts the prompt without its last token; the last instruction takes that token along.
         stop = min(start + chunk, length - 1)
         last = stop == length - 1
-        done = backend.prefill(Prefill(asked.id, start, length if last else stop, last))
-        if done.error is not None:
-            told.prefill_error = done.error
+        part = PrefillPart(asked.id, start, length if last else stop, last)
+        done = backend.prefill(Prefill((part,)))
+        if done.errors:
+            told.prefill_error = done.errors[asked.id]
             break
-        start = done.stop
+        start = part.stop
     return told
 
 
