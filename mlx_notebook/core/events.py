@@ -142,9 +142,21 @@ class StepFailed:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The engine thread is free: decide what to compute next."""
+    """The engine thread is free: decide what to compute next.
+
+    `order` is what a user's policy answered (row ids, best first); None where it was not asked.
+    """
 
     at_ns: int
+    order: tuple[object, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetSet:
+    """The rows and entries of this gateway may from now on take so many bytes together."""
+
+    at_ns: int
+    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +178,7 @@ Event = (
     | StepDone
     | StepFailed
     | Turn
+    | BudgetSet
     | CloseAsked
 )
 
@@ -211,10 +224,14 @@ class Decode:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Free a row's state in the backend; with `keep_as`, its caches become that entry, without a copy."""
+    """Free a row's state in the backend; with `keep_as`, its caches become that entry, without a copy.
+
+    `keep_tokens` caps how many of the row's tokens the entry stands for; None for all that were fed.
+    """
 
     row_id: int
     keep_as: int | None = None
+    keep_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

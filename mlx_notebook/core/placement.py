@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from mlx_notebook.core.projection import CacheCost
+
 if TYPE_CHECKING:
     from mlx_notebook.core.request import RequestShape
 
@@ -35,7 +37,8 @@ class Capabilities:
 
     `vocab_size` bounds every token id (the number of rows of the model's output head);
     `context_length` is in tokens, None where the model names none. `kv_bytes_per_token` and
-    `state_bytes` are what one row takes: per token, and constant.
+    `state_bytes` are what one row takes: per token, and constant; `windows` are (window, bytes a token) of layers that
+    keep only their last tokens. `trimmable` says whether a kept state can be cut back to a shorter prefix.
     """
 
     vocab_size: int
@@ -45,8 +48,15 @@ class Capabilities:
     continuous_why_not: str = "this version runs one row at a time"
     kv_bytes_per_token: int = 0
     state_bytes: int = 0
+    windows: tuple[tuple[int, int], ...] = ()
+    trimmable: bool = True
     compiled: bool = False
     prompt_cache: bool = False
+
+    @property
+    def cost(self) -> CacheCost:
+        """What a row's caches take."""
+        return CacheCost(self.kv_bytes_per_token, self.windows, self.state_bytes)
 
 
 @dataclass(frozen=True, slots=True)

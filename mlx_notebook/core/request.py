@@ -85,6 +85,7 @@ class Request:
 
     `owned` are native resources that somebody must release exactly once (grammar matchers,
     media embeddings); the gateway owns them until the row opens, the backend from then on.
+    `boundaries` are prompt positions, ascending, where another prompt is likely to part from this one.
     """
 
     id: int
@@ -93,5 +94,6 @@ class Request:
     priority: int = 0
     deadline: float | None = None
     cache_prompt: bool = True
+    boundaries: tuple[int, ...] = ()
     code: UserCode = field(default_factory=UserCode)
     owned: tuple[Callable[[], None], ...] = ()

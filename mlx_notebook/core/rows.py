@@ -79,12 +79,14 @@ class Row:
     status: RowStatus = RowStatus.QUEUED
     prefilled: int = 0
     cached_tokens: int = 0
-    generated_tokens: int = 0
     queued_ns: int = 0
     lease_wanted_ns: int = 0
     admitted_ns: int = 0
     first_token_ns: int = 0
     ended_ns: int = 0
+    passed_over: int = 0
+    rewinds: int = 0
+    token_ids: list[int] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     finish_detail: FinishDetail | None = None
@@ -98,6 +100,21 @@ class Row:
     def prompt_tokens(self) -> int:
         """Length of the prompt, in tokens."""
         return len(self.request.shape.prompt_ids)
+
+    @property
+    def generated_tokens(self) -> int:
+        """Tokens committed so far."""
+        return len(self.token_ids)
+
+    @property
+    def known_tokens(self) -> int:
+        """Tokens whose state may be computed: the prompt and what was committed."""
+        return len(self.request.shape.prompt_ids) + len(self.token_ids)
+
+    @property
+    def opened(self) -> bool:
+        """Whether the backend holds state of the row."""
+        return self.status in (RowStatus.PREFILL, RowStatus.DECODE) or (self.rewinds > 0 and not self.status.final)
 
     @property
     def deadline_ns(self) -> int | None:

@@ -1,9 +1,9 @@
 """The scheduler: events in, instructions out. It alone changes a row's state.
 
 A pure state machine: no thread, no clock, no MLX. The engine thread stamps each event, hands it in,
-and executes what comes back in order; each outcome is the next event. Rows wait in one line, the
-highest priority first and first come first served within it. A serial row runs alone; continuous
-rows share the batch up to `max_rows`, rows in prefill included.
+and executes what comes back in order; each outcome is the next event. A turn admits rows, plans one
+prefill forward and one decode step. Rows share the batch up to `max_rows`, rows in prefill
+included; a serial row runs alone.
 
 Exclusion: while anybody else waits for the device, rows submitted after them wait too (a fence
 in the line); the others run to their end, then the device is handed on and asked for again.
@@ -16,7 +16,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mlx_notebook.core import events as ev
+from mlx_notebook.core.chunks import ChunkPlanner
+from mlx_notebook.core.line import WaitingLine
+from mlx_notebook.core.memory import Memory
 from mlx_notebook.core.placement import Mechanism
+from mlx_notebook.core.policy import BuiltIn
+from mlx_notebook.core.projection import CacheCost
+from mlx_notebook.core.ring import Kind, Ring
 from mlx_notebook.core.rows import Chunk, FinishDetail, FinishReason, Row, RowStatus
 
 if TYPE_CHECKING:
@@ -27,6 +33,9 @@ if TYPE_CHECKING:
 MAX_REWINDS = 1
 """How often a row whose forward failed is prefilled again before it gets the error."""
 
+UNLIMITED = 1 << 62
+"""A budget where nothing is counted."""
+
 
 class LeaseState(StrEnum):
     """What the scheduler knows of the device."""
@@ -34,6 +43,33 @@ class LeaseState(StrEnum):
     NONE = "none"
     ASKED = "asked"
     HELD = "held"
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """What a scheduler is made with; equal settings and equal events give equal instructions.
+
+    Attributes:
+        max_rows: rows in the batch at once (prefill and decode together).
+        chunk: prompt tokens a prefill chunk, cut at its multiples; None to size chunks by time.
+        policy: order of admission.
+        cost: what a row's caches take.
+        context_length: tokens of prompt and answer together, None for no limit.
+        budget: bytes that rows and entries may take together.
+        prompt_cache: bytes that entries may take, 0 for none.
+        trimmable: whether a kept state can be cut back to a shorter prefix.
+        deterministic: only states that prefill built, on chunk boundaries, are reused; prompts go alone.
+    """
+
+    max_rows: int = 1
+    chunk: int | None = None
+    policy: BuiltIn = BuiltIn.PRIORITY
+    cost: CacheCost = field(default_factory=CacheCost)
+    context_length: int | None = None
+    budget: int = UNLIMITED
+    prompt_cache: int = 0
+    trimmable: bool = True
+    deterministic: bool = False
 
 
 @dataclass(slots=True)
@@ -47,28 +83,24 @@ class Counters:
     steps: int = 0
 
 
-@dataclass(slots=True)
 class Scheduler:
-    """Decides which rows are computed next.
+    """Decides which rows are computed next."""
 
-    Args:
-        max_rows: rows in the batch at once (prefill and decode together).
-        chunk: prompt tokens computed between two looks at the inbox.
-    """
-
-    max_rows: int = 1
-    chunk: int = 128
-    rows: dict[int, Row] = field(default_factory=dict)
-    counters: Counters = field(default_factory=Counters)
-    lease: LeaseState = LeaseState.NONE
-    closed: bool = False
-    _placements: dict[int, Placement] = field(default_factory=dict)
-    _queue: list[int] = field(default_factory=list)
-    _prefilling: list[int] = field(default_factory=list)
-    _decoding: list[int] = field(default_factory=list)
-    _rewinds: dict[int, int] = field(default_factory=dict)
-    _next_seq: int = 0
-    _fence: int | None = None
+    def __init__(self, settings: SchedulerSettings | None = None, ring: Ring | None = None) -> None:
+        self.settings = settings or SchedulerSettings()
+        self.rows: dict[int, Row] = {}
+        self.counters = Counters()
+        self.lease = LeaseState.NONE
+        self.closed = False
+        self.line = WaitingLine()
+        self.memory = Memory(self.settings)
+        self.planner = ChunkPlanner(self.settings.chunk, together=not self.settings.deterministic)
+        self.ring = ring or Ring(capacity=1 << 10)
+        self._placements: dict[int, Placement] = {}
+        self._prefilling: list[Row] = []
+        self._decoding: list[Row] = []
+        self._deadlines = 0
+        self._next_seq = 0
 
     def handle(self, event: ev.Event) -> list[ev.Instruction]:
         """Take one event, change the state, return what to do, in order."""
@@ -79,7 +111,7 @@ class Scheduler:
     @property
     def queued(self) -> int:
         """Rows that wait."""
-        return len(self._queue)
+        return len(self.line)
 
     @property
     def prefilling(self) -> int:
@@ -94,16 +126,27 @@ class Scheduler:
     @property
     def next_deadline_ns(self) -> int | None:
         """When the earliest deadline of a live row passes."""
-        times = [t for row in self.rows.values() if (t := row.deadline_ns) is not None]
-        return min(times, default=None)
+        if not self._deadlines:
+            return None
+        return min((t for row in self.rows.values() if (t := row.deadline_ns) is not None), default=None)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a turn could admit anybody: only then is a user's policy worth asking."""
+        return bool(self.line) and len(self._prefilling) + len(self._decoding) < self.settings.max_rows
+
+    def waiting_rows(self) -> list[Row]:
+        """Rows that wait, in the default order."""
+        return list(self.line)
+
+    def running_rows(self) -> list[Row]:
+        """Rows in the batch."""
+        return [*self._decoding, *self._prefilling]
 
     def rows_ahead(self, row_id: int) -> int | None:
-        """How many rows come before a queued one (running rows too), None if it does not wait.
-
-        Any thread may ask: it reads a copy of the line.
-        """
-        line = list(self._queue)
-        return line.index(row_id) + len(self._prefilling) + len(self._decoding) if row_id in line else None
+        """How many rows come before a queued one (running rows too), None if it does not wait. Any thread may ask."""
+        ids = self.line.ids()
+        return ids.index(row_id) + len(self._prefilling) + len(self._decoding) if row_id in ids else None
 
     # ------------------------------------------------------------ arrivals and departures
 
@@ -113,28 +156,28 @@ class Scheduler:
         self.counters.submitted += 1
         self.rows[row.id] = row
         self._placements[row.id] = event.placement
+        self._deadlines += row.deadline_ns is not None
+        limit = row.request.shape.sampling.max_tokens
+        self.ring.record(event.at_ns, Kind.SUBMIT, row.id, self.counters.steps, row.prompt_tokens, limit)
         if self.closed:
             return self._end(row, event.at_ns, FinishReason.CANCELLED, FinishDetail.CLOSED)
-        self._queue.append(row.id)
-        self._queue.sort(key=self._rank)
+        self.line.add(row)
         return self._ask_lease(event.at_ns)
-
-    def _rank(self, row_id: int) -> tuple[int, int]:
-        row = self.rows[row_id]
-        return -row.request.priority, row.seq
 
     def _cancel_asked(self, event: ev.CancelAsked) -> list[ev.Instruction]:
         row = self.rows.get(event.row_id)
         if row is None:
             return []
-        return self._end(row, event.at_ns, FinishReason.CANCELLED, event.detail) + self._rest_if_idle()
+        return self._end(row, event.at_ns, FinishReason.CANCELLED, event.detail) + self._rest_if_idle(event.at_ns)
 
     def _close_asked(self, event: ev.CloseAsked) -> list[ev.Instruction]:
         self.closed = True
-        ends = [
-            self._end(r, event.at_ns, FinishReason.CANCELLED, FinishDetail.CLOSED) for r in list(self.rows.values())
-        ]
-        return [step for steps in ends for step in steps] + self._rest_if_idle()
+        steps = self._end_all(list(self.rows.values()), event.at_ns, FinishDetail.CLOSED)
+        steps += [ev.Evict(entry_id) for entry_id in self.memory.prefixes.clear()]
+        return steps + self._rest_if_idle(event.at_ns)
+
+    def _end_all(self, rows: list[Row], at_ns: int, detail: FinishDetail) -> list[ev.Instruction]:
+        return [step for row in rows for step in self._end(row, at_ns, FinishReason.CANCELLED, detail)]
 
     def _end(
         self,
@@ -144,50 +187,63 @@ class Scheduler:
         detail: FinishDetail | None,
         error: tuple[str, str] | None = None,
     ) -> list[ev.Instruction]:
-        opened = row.status in (RowStatus.PREFILL, RowStatus.DECODE) or row.id in self._rewinds
+        opened = row.opened
+        if row.status is RowStatus.DECODE:
+            self._decoding.remove(row)
+        elif row.status is RowStatus.PREFILL:
+            self._prefilling.remove(row)
+        else:
+            self.line.remove(row)
         row.status, row.finish_reason, row.finish_detail, row.ended_ns = reason.status, reason, detail, at_ns
         counter = str(reason.status)
         setattr(self.counters, counter, getattr(self.counters, counter) + 1)
-        for line in (self._queue, self._prefilling, self._decoding):
-            if row.id in line:
-                line.remove(row.id)
-        for table in (self.rows, self._placements, self._rewinds):
-            table.pop(row.id, None)
+        self._deadlines -= row.deadline_ns is not None
+        del self.rows[row.id], self._placements[row.id]
+        keep_as, keep_tokens = self.memory.leave(row, worth_keeping=reason.status is RowStatus.FINISHED)
+        self.ring.record(at_ns, Kind.END, row.id, self.counters.steps, _place_of(reason), _place_of(detail))
         settle = ev.Settle(row.id, reason, detail, error, opened)
-        return [ev.Drop(row.id), settle] if opened else [settle]
+        return [ev.Drop(row.id, keep_as, keep_tokens), settle] if opened else [settle]
 
     # ------------------------------------------------------------ the device
 
     def _ask_lease(self, at_ns: int) -> list[ev.Instruction]:
-        for row_id in self._queue:
-            self.rows[row_id].lease_wanted_ns = self.rows[row_id].lease_wanted_ns or at_ns
-        if self.lease is not LeaseState.NONE or not self._queue:
+        if not self.line:
+            return []
+        if self.lease is not LeaseState.HELD:
+            for row in self.line:
+                row.lease_wanted_ns = row.lease_wanted_ns or at_ns
+        if self.lease is not LeaseState.NONE:
             return []
         self.lease = LeaseState.ASKED
         return [ev.AskLease()]
 
-    def _lease_granted(self, _event: ev.LeaseGranted) -> list[ev.Instruction]:
+    def _lease_granted(self, event: ev.LeaseGranted) -> list[ev.Instruction]:
         self.lease = LeaseState.HELD
-        return self._rest_if_idle()
+        self.ring.record(event.at_ns, Kind.LEASE, step=self.counters.steps, a=1)
+        return self._rest_if_idle(event.at_ns)
 
     def _lease_lost(self, event: ev.LeaseLost) -> list[ev.Instruction]:
-        self.lease, self._fence = LeaseState.NONE, None
+        self.lease, self.line.fence = LeaseState.NONE, None
         return self._ask_lease(event.at_ns)
 
     def _lease_wanted(self, _event: ev.LeaseWanted) -> list[ev.Instruction]:
-        if self._fence is None:
-            self._fence = self._next_seq
+        if self.line.fence is None:
+            self.line.fence = self._next_seq
         return []
 
     def _lease_unwanted(self, _event: ev.LeaseUnwanted) -> list[ev.Instruction]:
-        self._fence = None
+        self.line.fence = None
         return []
 
-    def _rest_if_idle(self) -> list[ev.Instruction]:
+    def _rest_if_idle(self, at_ns: int) -> list[ev.Instruction]:
         """Hand the device on (or give up the place in its line) when there is nothing to run."""
         if self.lease is LeaseState.NONE or self.rows:
             return []
-        self.lease, self._fence = LeaseState.NONE, None
+        return self._give_lease(at_ns)
+
+    def _give_lease(self, at_ns: int) -> list[ev.Instruction]:
+        self.lease, self.line.fence = LeaseState.NONE, None
+        self.ring.record(at_ns, Kind.LEASE, step=self.counters.steps)
         return [ev.GiveLease()]
 
     # ------------------------------------------------------------ deciding
@@ -195,112 +251,136 @@ class Scheduler:
     def _turn(self, event: ev.Turn) -> list[ev.Instruction]:
         steps = self._expire(event.at_ns)
         if self.lease is not LeaseState.HELD:
-            return steps + self._ask_lease(event.at_ns) + self._rest_if_idle()
-        steps += self._admit(event.at_ns)
-        steps += self._next_chunk()
+            return steps + self._ask_lease(event.at_ns) + self._rest_if_idle(event.at_ns)
+        if self.has_room:
+            steps += self._admit(event)
+        parts = self.planner.plan(self._prefilling, rows_wait=bool(self._decoding))
+        if parts:
+            steps.append(ev.Prefill(parts))
         if self._decoding:
-            steps.append(ev.Decode(tuple(self._decoding)))
+            steps.append(ev.Decode(tuple(row.id for row in self._decoding)))
         if not self._prefilling and not self._decoding:
-            self.lease, self._fence = LeaseState.NONE, None
-            steps.append(ev.GiveLease())
+            steps += self._give_lease(event.at_ns)
             steps += self._ask_lease(event.at_ns)
         return steps
 
     def _expire(self, at_ns: int) -> list[ev.Instruction]:
-        late = [r for r in self.rows.values() if r.deadline_ns is not None and r.deadline_ns <= at_ns]
-        ends = [self._end(row, at_ns, FinishReason.CANCELLED, FinishDetail.DEADLINE) for row in late]
-        return [step for steps in ends for step in steps]
+        if not self._deadlines:
+            return []
+        late = [row for row in self.rows.values() if row.deadline_ns is not None and row.deadline_ns <= at_ns]
+        return self._end_all(late, at_ns, FinishDetail.DEADLINE)
 
-    def _admit(self, at_ns: int) -> list[ev.Instruction]:
+    def _admit(self, event: ev.Turn) -> list[ev.Instruction]:
+        if self.settings.policy is BuiltIn.STATIC and self._decoding:
+            return []
         steps: list[ev.Instruction] = []
-        while (row := self._head()) is not None and self._fits(row):
-            self._queue.remove(row.id)
-            self._prefilling.append(row.id)
-            row.status = RowStatus.PREFILL
-            row.admitted_ns = row.admitted_ns or at_ns
-            if row.id not in self._rewinds:
-                steps.append(ev.Open(row.id))
+        candidates = self.line.candidates(self.settings.policy, event.order)
+        while (row := self.line.admit(candidates, self._fits)) is not None:
+            candidates.remove(row)
+            steps += self._enter(row, event.at_ns)
         return steps
 
-    def _head(self) -> Row | None:
-        """The first row of the line that is not behind the fence."""
-        rows = (self.rows[row_id] for row_id in self._queue)
-        return next((row for row in rows if self._fence is None or row.seq < self._fence), None)
+    def _enter(self, row: Row, at_ns: int) -> list[ev.Instruction]:
+        again = row.opened
+        row.status = RowStatus.PREFILL
+        row.admitted_ns = row.admitted_ns or at_ns
+        self._prefilling.append(row)
+        steps: list[ev.Instruction] = []
+        if not again:
+            entry_id, cached = self.memory.find_prefix(row)
+            row.prefilled = row.cached_tokens = cached
+            steps.append(ev.Open(row.id, entry_id, cached))
+        steps += [ev.Evict(entry_id) for entry_id in self.memory.enter(row)]
+        self.ring.record(at_ns, Kind.ADMIT, row.id, self.counters.steps, row.cached_tokens, len(self._decoding))
+        return steps
 
     def _fits(self, row: Row) -> bool:
-        running = self._prefilling + self._decoding
+        running = len(self._prefilling) + len(self._decoding)
+        if running >= self.settings.max_rows:
+            return False
         if self._placements[row.id].mechanism is Mechanism.SERIAL:
-            return not running
-        alone = any(self._placements[row_id].mechanism is Mechanism.SERIAL for row_id in running)
-        return not alone and len(running) < self.max_rows
+            return running == 0
+        alone = running == 1 and self._runs_alone((self._prefilling or self._decoding)[0])
+        return not alone and (running == 0 or self.memory.fits(row))
 
-    def _next_chunk(self) -> list[ev.Instruction]:
-        """One chunk of one prompt between two steps; the last chunk also gives the next distribution."""
-        if not self._prefilling:
-            return []
-        row = self.rows[self._prefilling[0]]
-        known = row.prompt_tokens + row.generated_tokens
-        stop = min(row.prefilled + self.chunk, known)
-        # The last token is always fed alone, as mlx-lm does: a chunk that would leave only it takes it along.
-        if stop >= known - 1:
-            stop = known
-        return [ev.Prefill((ev.PrefillPart(row.id, row.prefilled, stop, last=stop == known),))]
+    def _runs_alone(self, row: Row) -> bool:
+        return self._placements[row.id].mechanism is Mechanism.SERIAL
 
     # ------------------------------------------------------------ outcomes
 
     def _prefill_done(self, event: ev.PrefillDone) -> list[ev.Instruction]:
         steps: list[ev.Instruction] = []
+        spent = event.at_ns - event.began_ns
+        longest = max((part.stop - part.start for part in event.parts), default=0)
+        self.planner.learn(longest * len(event.parts), spent)
         for part in event.parts:
             row = self.rows.get(part.row_id)
-            if row is None:
+            if row is None or row.status is not RowStatus.PREFILL:
                 continue
             error = event.errors.get(part.row_id)
             if error is not None:
                 steps += self._end(row, event.at_ns, FinishReason.ERROR, None, error)
                 continue
-            row.prefilled = part.stop
-            row.chunks.append(Chunk(part.start, part.stop, event.began_ns, event.at_ns))
-            if row.prefilled == row.prompt_tokens + row.generated_tokens:
-                self._prefilling.remove(row.id)
-                self._decoding.append(row.id)
-                row.status = RowStatus.DECODE
+            self.ring.record(event.at_ns, Kind.CHUNK, row.id, self.counters.steps, part.start, part.stop, spent)
+            steps += self._advance(row, part, event)
         return steps
 
-    def _kept(self, _event: ev.Kept) -> list[ev.Instruction]:
-        return []
+    def _advance(self, row: Row, part: ev.PrefillPart, event: ev.PrefillDone) -> list[ev.Instruction]:
+        row.prefilled = part.stop
+        row.chunks.append(Chunk(part.start, part.stop, event.began_ns, event.at_ns))
+        self._prefilling.remove(row)
+        if part.last:
+            self._decoding.append(row)
+            row.status = RowStatus.DECODE
+        else:
+            # To the end of the turn order: long prompts take turns, and short ones slip in between.
+            self._prefilling.append(row)
+        kept = self.memory.snapshot(row, part)
+        return [kept] if kept is not None else []
+
+    def _kept(self, event: ev.Kept) -> list[ev.Instruction]:
+        return [ev.Evict(entry_id) for entry_id in self.memory.kept(event)]
+
+    def _budget_set(self, event: ev.BudgetSet) -> list[ev.Instruction]:
+        return [ev.Evict(entry_id) for entry_id in self.memory.set_budget(event.nbytes)]
 
     def _step_done(self, event: ev.StepDone) -> list[ev.Instruction]:
         self.counters.steps += 1
+        step, at_ns = self.counters.steps, event.at_ns
+        record, rows = self.ring.record, self.rows
+        record(at_ns, Kind.STEP, 0, step, len(self._decoding), len(self.line), at_ns - event.began_ns)
         steps: list[ev.Instruction] = []
         for outcome in event.outcomes:
-            row = self.rows.get(outcome.row_id)
+            row = rows.get(outcome.row_id)
             if row is None:
                 continue
             if outcome.token_id is not None:
-                row.generated_tokens += 1
-                row.first_token_ns = row.first_token_ns or event.at_ns
+                row.token_ids.append(outcome.token_id)
+                row.first_token_ns = row.first_token_ns or at_ns
+                record(at_ns, Kind.TOKEN, row.id, step, outcome.token_id, len(row.token_ids))
             if outcome.error is not None:
-                steps += self._end(row, event.at_ns, FinishReason.ERROR, None, outcome.error)
+                steps += self._end(row, at_ns, FinishReason.ERROR, None, outcome.error)
             elif outcome.finish is not None:
-                steps += self._end(row, event.at_ns, *outcome.finish)
+                steps += self._end(row, at_ns, *outcome.finish)
         return steps
 
     def _step_failed(self, event: ev.StepFailed) -> list[ev.Instruction]:
-        """Each row goes back to the head of the line once, to be prefilled from what it committed."""
+        """Each row goes back to the line once, to be prefilled from what it committed."""
         steps: list[ev.Instruction] = []
         for row_id in event.row_ids:
             row = self.rows.get(row_id)
-            if row is None:
+            if row is None or row.status is not RowStatus.DECODE:
                 continue
-            if self._rewinds.get(row_id, 0) >= MAX_REWINDS:
+            if row.rewinds >= MAX_REWINDS:
                 steps += self._end(row, event.at_ns, FinishReason.ERROR, None, event.error)
                 continue
-            self._rewinds[row_id] = self._rewinds.get(row_id, 0) + 1
-            self._decoding.remove(row_id)
-            self._queue.append(row_id)
+            self._decoding.remove(row)
+            self.memory.leave(row, worth_keeping=False)
+            row.rewinds += 1
             row.status, row.prefilled = RowStatus.QUEUED, 0
+            self.line.add(row)
+            self.ring.record(event.at_ns, Kind.REWIND, row.id, self.counters.steps)
             steps.append(ev.Rewind(row_id))
-        self._queue.sort(key=self._rank)
         return steps
 
     _by_event: ClassVar[dict[type, Callable[[Any, Any], list[ev.Instruction]]]] = {
@@ -311,9 +391,15 @@ class Scheduler:
         ev.LeaseLost: _lease_lost,
         ev.LeaseWanted: _lease_wanted,
         ev.LeaseUnwanted: _lease_unwanted,
+        ev.BudgetSet: _budget_set,
         ev.Turn: _turn,
         ev.PrefillDone: _prefill_done,
         ev.Kept: _kept,
         ev.StepDone: _step_done,
         ev.StepFailed: _step_failed,
     }
+
+
+def _place_of(member: FinishReason | FinishDetail | None) -> int:
+    """An enumeration's member as its place, -1 for none: the ring holds integers."""
+    return -1 if member is None else list(type(member)).index(member)

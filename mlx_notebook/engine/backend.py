@@ -57,10 +57,11 @@ class Backend(Protocol):
         """Throw away a row's caches, keep what it committed (tokens, text, draws): prefill starts again at 0."""
         ...
 
-    def drop(self, row_id: int, keep_as: int | None = None) -> Kept | None:
+    def drop(self, row_id: int, keep_as: int | None = None, keep_tokens: int | None = None) -> Kept | None:
         """Free a row's state and release what it owns, exactly once; unknown rows are ignored.
 
-        With `keep_as`, its caches become that entry, and what they hold is said.
+        With `keep_as`, its caches become that entry (cut back to `keep_tokens`, if given), and what they
+        hold is said.
         """
         ...
 
@@ -144,14 +145,15 @@ class ScriptedBackend:
         self._entries[instruction.entry_id] = instruction.tokens
         return self._told(instruction.entry_id)
 
-    def drop(self, row_id: int, keep_as: int | None = None) -> Kept | None:
+    def drop(self, row_id: int, keep_as: int | None = None, keep_tokens: int | None = None) -> Kept | None:
         request = self._rows.pop(row_id, None)
         count = self._counts.pop(row_id, 0)
         for release in request.owned if request else ():
             release()
         if request is None or keep_as is None:
             return None
-        self._entries[keep_as] = len(request.shape.prompt_ids) + count
+        known = len(request.shape.prompt_ids) + count - 1
+        self._entries[keep_as] = known if keep_tokens is None else min(known, keep_tokens)
         return self._told(keep_as)
 
     def _told(self, entry_id: int) -> Kept:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mlx_notebook.core.options import parse_options
 from mlx_notebook.core.placement import Placement, resolve
+from mlx_notebook.core.policy import BuiltIn
 from mlx_notebook.errors import GatewayDead, MlxNotebookError, PlacementMismatch
 from mlx_notebook.gateway import loading, submission, waiting
 from mlx_notebook.gateway.estimate import Estimate, estimate_prompts
@@ -25,11 +26,13 @@ from mlx_notebook.gateway.handles import Handles
 from mlx_notebook.gateway.hooks import current_execution
 from mlx_notebook.gateway.lease import device_lease
 from mlx_notebook.gateway.loop import dispose
+from mlx_notebook.gateway.policies import UserPolicy
 from mlx_notebook.gateway.record import RowRecord
 from mlx_notebook.gateway.registry import registry
 from mlx_notebook.gateway.settings import Settings, check_settings
 from mlx_notebook.gateway.stats import GatewayStats, PromptCacheStats
 from mlx_notebook.gateway.thread import Engine
+from mlx_notebook.gateway.tuning import settings_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 
     from mlx_notebook.core.request import Request
     from mlx_notebook.core.results import Result
+    from mlx_notebook.core.scheduler import Scheduler
     from mlx_notebook.engine.backend import Backend
 
     Progress = Callable[[str, float | None], None]
@@ -158,7 +162,8 @@ class Gateway:
             self.name,
             self._loader,
             max_queued=self._settings.max_queued,
-            chunk=self._settings.chunk,
+            settings_for=settings_for(self._settings),
+            policy=None if isinstance(self._settings.policy, BuiltIn) else UserPolicy(self._settings.policy),
             progress=lambda what, fraction: reports.append((what, fraction)),
         )
 
@@ -182,9 +187,6 @@ class Gateway:
         self._engine, self._loop = engine, engine.loop
         self._facts: loading.ModelFacts = engine.loaded
         self._capabilities = engine.capabilities
-        self._kv_budget = (
-            self._settings.budget(self._facts.free_bytes) if self._capabilities.kv_bytes_per_token else 2**62
-        )
         self._epoch += 1
         self._finalizer = weakref.finalize(self, engine.stop)
         self._finalizer.atexit = False  # the registry stops and joins at exit
@@ -221,7 +223,7 @@ class Gateway:
             options,
             facts=self._facts,
             capabilities=self._capabilities,
-            kv_budget=self._kv_budget,
+            kv_budget=self._loop.scheduler.memory.budget,
             on_token=on_token,
         )
         handles = Handles()
@@ -265,7 +267,7 @@ class Gateway:
             options,
             facts=self._facts,
             capabilities=self._capabilities,
-            kv_budget=self._kv_budget,
+            kv_budget=self._loop.scheduler.memory.budget,
             on_token=on_token,
         )
         return resolve(call.requests[0].shape, self._capabilities, self._epoch)
@@ -283,7 +285,7 @@ class Gateway:
             options,
             facts=self._facts,
             capabilities=self._capabilities,
-            kv_budget=self._kv_budget,
+            kv_budget=self._loop.scheduler.memory.budget,
         )
 
     # ------------------------------------------------------------ the model
@@ -411,10 +413,10 @@ class Gateway:
             lease_waiting=lease.waiting,
             lease_holder=None if holder is None else f"{holder.owner} ({holder.kind}) for {holder.age_s:.1f} s",
             kv_bytes=loop.held_bytes,
-            kv_projected_bytes=self._projected_bytes(),
-            kv_budget_bytes=self._kv_budget,
+            kv_projected_bytes=scheduler.memory.projected,
+            kv_budget_bytes=scheduler.memory.budget,
             weight_bytes=self._facts.weight_bytes,
-            prompt_cache=PromptCacheStats(),
+            prompt_cache=_cache_stats(scheduler),
             steps=scheduler.counters.steps,
             tokens_per_s=loop.meter.rate(now),
             device=self._facts.device,
@@ -423,11 +425,6 @@ class Gateway:
             mode="continuous" if self._capabilities.continuous else "serial",
             silent_s=(now - loop.last_seen_ns) / 1e9,
         )
-
-    def _projected_bytes(self) -> int:
-        rows = [record.row for record in self._engine.intake.records() if record.row.admitted_ns]
-        tokens = [row.prompt_tokens + row.request.shape.sampling.max_tokens for row in rows]
-        return sum(submission.kv_bytes(self._capabilities, count) for count in tokens)
 
     @property
     def handles(self) -> Handles:
@@ -473,6 +470,12 @@ class Gateway:
     def __repr__(self) -> str:
         state = "closed" if self.closed else "busy" if self.busy else "idle"
         return f"<Gateway {self.name!r}: {self.model_name}, {state}>"
+
+
+def _cache_stats(scheduler: Scheduler) -> PromptCacheStats:
+    prefixes = scheduler.memory.prefixes
+    counters = prefixes.counters
+    return PromptCacheStats(len(prefixes), prefixes.nbytes, counters.hits, counters.misses, counters.tokens_reused)
 
 
 def _short(model_name: str) -> str:

@@ -86,8 +86,8 @@ def loader_of_name(resolved: ResolvedModel, *, dtype: str | None, trust_remote_c
 def loader_of_loaded(model: Any, tokenizer: Any) -> Loader:
     """Serves what `mlx_lm.load` returned. Called on the caller's thread: every array is evaluated there, now."""
     from mlx_notebook.models.backend_check import import_mlx
+    from mlx_notebook.models.describe import context_length
     from mlx_notebook.models.evaluate import evaluate_everything
-    from mlx_notebook.models.load import context_length
 
     import_mlx()
     weight_bytes = evaluate_everything(model)

@@ -11,7 +11,9 @@ import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mlx_notebook.core import events as ev
-from mlx_notebook.core.scheduler import Scheduler
+from mlx_notebook.core.decisions import DecisionLog
+from mlx_notebook.core.ring import Ring
+from mlx_notebook.core.scheduler import Scheduler, SchedulerSettings
 from mlx_notebook.failure import as_text
 from mlx_notebook.gateway.stats import RateMeter
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from mlx_notebook.engine.backend import Backend
     from mlx_notebook.gateway.intake import Intake
     from mlx_notebook.gateway.place import PlaceInLine
+    from mlx_notebook.gateway.policies import UserPolicy
     from mlx_notebook.gateway.record import RowRecord
 
 log = logging.getLogger("mlx_notebook")
@@ -37,11 +40,22 @@ class EngineLoop:
         backend: a loaded backend, made on this thread.
         intake: where callers put work and rows.
         place: our place in the line for the device.
-        chunk: prompt tokens a prefill chunk.
+        settings: what the scheduler is made with.
+        policy: a user's order of admission, if there is one.
     """
 
-    def __init__(self, backend: Backend, intake: Intake, place: PlaceInLine, chunk: int) -> None:
-        self.scheduler = Scheduler(max_rows=backend.capabilities.max_rows, chunk=chunk)
+    def __init__(
+        self,
+        backend: Backend,
+        intake: Intake,
+        place: PlaceInLine,
+        settings: SchedulerSettings,
+        policy: UserPolicy | None = None,
+    ) -> None:
+        self.ring = Ring()
+        self.scheduler = Scheduler(settings, self.ring)
+        self.decisions = DecisionLog()
+        self.policy = policy
         self.meter = RateMeter()
         self.held_bytes = 0
         self.last_seen_ns = time.monotonic_ns()
@@ -61,19 +75,23 @@ class EngineLoop:
 
     def feed(self, event: ev.Event) -> None:
         """Hand one event to the scheduler and execute what it says."""
-        for step in self.scheduler.handle(event):
+        for step in self._decide(event):
             self._execute(step)
+
+    def _decide(self, event: ev.Event) -> list[ev.Instruction]:
+        self.decisions.add(event)
+        return self.scheduler.handle(event)
 
     def admit(self, at_ns: int, asked_ns: int, record: RowRecord, request: Request) -> None:
         """A submitted row reaches the scheduler; from now on its record follows the scheduler's row."""
-        steps = self.scheduler.handle(ev.Submitted(at_ns, asked_ns, request, record.placement))
+        steps = self._decide(ev.Submitted(at_ns, asked_ns, request, record.placement))
         record.row = self.scheduler.rows.get(request.id, record.row)
         for step in steps:
             self._execute(step)
 
     def _turn(self, stopping: Callable[[], bool]) -> None:
         self.last_seen_ns = time.monotonic_ns()
-        steps = self.scheduler.handle(ev.Turn(self.last_seen_ns))
+        steps = self._decide(ev.Turn(self.last_seen_ns, self._chosen_order()))
         for step in steps:
             self._execute(step)
         if steps:
@@ -82,6 +100,12 @@ class EngineLoop:
         deadline = self.scheduler.next_deadline_ns
         seconds = None if deadline is None else max(0.0, (deadline - time.monotonic_ns()) / 1e9)
         self._intake.sleep(seconds, stopping)
+
+    def _chosen_order(self) -> tuple[object, ...] | None:
+        scheduler = self.scheduler
+        if self.policy is None or not scheduler.has_room:
+            return None
+        return self.policy.order(scheduler.waiting_rows(), scheduler.running_rows(), self.last_seen_ns)
 
     # ------------------------------------------------------------ instructions
 
@@ -142,7 +166,7 @@ class EngineLoop:
 
     def _drop(self, step: ev.Drop) -> None:
         try:
-            kept = self._backend.drop(step.row_id, step.keep_as)
+            kept = self._backend.drop(step.row_id, step.keep_as, step.keep_tokens)
         except BaseException:
             log.exception("freeing request %d failed; the others go on", step.row_id)
             return

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from mlx_notebook.core.kv_scheme import KVScheme, check_scheme
 from mlx_notebook.core.options import as_int
-from mlx_notebook.core.placement import Reason
-from mlx_notebook.errors import UnsupportedRequest
+from mlx_notebook.core.policy import BuiltIn
 from mlx_notebook.gateway.sizes import parse_bytes
 
-DEFAULT_CHUNK = 128
-"""Prompt tokens a chunk: how long a cancel may wait, against the cost of more forwards."""
-
-AUTO_BUDGET_SHARE = 0.8
-"""Of the memory that is free after the load, how much the rows may take."""
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 DTYPES = ("float32", "float16", "bfloat16", "4bit")
 
@@ -26,16 +23,15 @@ class Settings:
     batch: int | None
     kv_budget: int | None
     prompt_cache: int
-    chunk: int
+    chunk: int | None
+    deterministic: bool
+    policy: BuiltIn | Callable[..., Any]
+    kv: KVScheme
     max_queued: int
     dtype: str | None
     revision: str | None
     trust_remote_code: bool
     name: str | None
-
-    def budget(self, free_bytes: int) -> int:
-        """Bytes that all rows together may take, given what the load left free."""
-        return int(free_bytes * AUTO_BUDGET_SHARE) if self.kv_budget is None else self.kv_budget
 
 
 def check_settings(
@@ -59,9 +55,8 @@ def check_settings(
         TypeError, ValueError: naming the setting and what it takes.
         UnsupportedRequest: a setting that a later version brings.
     """
-    _later("kv", kv, "native", "quantised KV caches")
-    _later("deterministic", deterministic, False, "deterministic batches")
-    _later("policy", policy, "priority", "other policies")
+    if not isinstance(deterministic, bool):
+        raise TypeError(f"deterministic={deterministic!r}: True or False")
     if dtype is not None and dtype not in DTYPES:
         raise ValueError(f"dtype={dtype!r}: one of {', '.join(DTYPES)}, or None for this machine's best")
     for label, value in (("revision", revision), ("name", name)):
@@ -73,9 +68,12 @@ def check_settings(
         batch=None if batch == "auto" else as_int("batch", batch, 1, 1024, "'auto' or a whole number from 1 to 1024"),
         kv_budget=None if kv_budget == "auto" else parse_bytes("kv_budget", kv_budget),
         prompt_cache=parse_bytes("prompt_cache", prompt_cache),
-        chunk=DEFAULT_CHUNK
+        chunk=None
         if prefill_chunk is None
         else as_int("prefill_chunk", prefill_chunk, 1, 1_000_000, "a whole number of tokens from 1, or None"),
+        deterministic=deterministic,
+        policy=_policy(policy),
+        kv=check_scheme(kv),
         max_queued=as_int("max_queued", max_queued, 1, 10_000_000, "a whole number from 1"),
         dtype=dtype,
         revision=revision,
@@ -84,8 +82,11 @@ def check_settings(
     )
 
 
-def _later(name: str, value: Any, only: Any, what: str) -> None:
-    if type(value) is type(only) and value == only:
-        return
-    text = f"{name}={value!r} is not served by this version, only {only!r}: {what} come with a later one."
-    raise UnsupportedRequest(text, reasons=[Reason(f"{name}-unsupported", text)])
+def _policy(value: Any) -> BuiltIn | Callable[..., Any]:
+    if callable(value):
+        function: Callable[..., Any] = value
+        return function
+    if not isinstance(value, str) or value not in list(BuiltIn):
+        names = ", ".join(repr(str(name)) for name in BuiltIn)
+        raise ValueError(f"policy={value!r}: one of {names}, or a function (waiting, running) -> row ids, best first")
+    return BuiltIn(value)

@@ -80,7 +80,7 @@ def check_call(
             own = replace(shape, sampling=replace(shape.sampling, seed=(shape.sampling.seed + sample) % 2**64))
             code = UserCode(on_token, parsed.logits_processors, copy_context())
             requests.append(
-                Request(next(request_ids), own, text, parsed.priority, parsed.deadline, parsed.cache_prompt, code)
+                Request(next(request_ids), own, text, parsed.priority, parsed.deadline, parsed.cache_prompt, code=code)
             )
             held.append({**parsed.to_dict(), "seed": own.sampling.seed})
     return Submission(tuple(requests), tuple(held), several or parsed.n > 1)
@@ -127,7 +127,7 @@ def _shape_of(
 
 def kv_bytes(capabilities: Capabilities, tokens: int) -> int:
     """Bytes of KV memory and state that a row of this many tokens takes."""
-    return capabilities.kv_bytes_per_token * tokens + capabilities.state_bytes
+    return capabilities.cost.of(tokens)
 
 
 def encode(prompt: Any, parsed: ParsedOptions, facts: ModelFacts, capabilities: Capabilities) -> tuple[list[int], str]:

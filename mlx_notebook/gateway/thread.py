@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from mlx_notebook.core import events as ev
 from mlx_notebook.core.placement import Capabilities
 from mlx_notebook.core.rows import FinishDetail, FinishReason
+from mlx_notebook.core.scheduler import SchedulerSettings
 from mlx_notebook.errors import GatewayClosed, GatewayDead, MlxNotebookError
 from mlx_notebook.failure import without_frames
 from mlx_notebook.gateway import waiting
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from mlx_notebook.core.request import Request
     from mlx_notebook.engine.backend import Backend
     from mlx_notebook.gateway.lease import Ticket
+    from mlx_notebook.gateway.policies import UserPolicy
     from mlx_notebook.gateway.record import RowRecord
 
 
@@ -58,7 +60,8 @@ class Engine:
         load: called on the engine thread, under the lease; returns the backend and whatever the
             gateway wants to know of it.
         max_queued: how many rows may wait.
-        chunk: prompt tokens a prefill chunk.
+        settings_for: called on the engine thread once the model is loaded; what its scheduler is made with.
+        policy: a user's order of admission, if there is one.
         progress: called on the engine thread while loading, with (what, fraction or None).
     """
 
@@ -68,7 +71,8 @@ class Engine:
         load: Callable[[Loading], tuple[Backend, Any]],
         *,
         max_queued: int,
-        chunk: int,
+        settings_for: Callable[[Engine], SchedulerSettings] | None = None,
+        policy: UserPolicy | None = None,
         progress: Callable[[str, float | None], None] | None = None,
     ) -> None:
         self.name = name
@@ -81,10 +85,12 @@ class Engine:
         self.death: str | None = None
         self._pid = os.getpid()
         self._load = load
-        self._chunk = chunk
+        self._settings_for = settings_for or (lambda _engine: SchedulerSettings())
+        self._policy = policy
         self._loading = Loading(progress or _no_progress, threading.Event())
         self._backend: Backend | None = None
         self._place = PlaceInLine(name, self._hear)
+        self.at_end: list[Callable[[], None]] = []
         self._exclusives: set[Exclusive] = set()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"mlx-notebook engine {name}", daemon=True)
@@ -137,6 +143,12 @@ class Engine:
         if self._place.waits and holder is not None:
             return f"waiting for the device: {holder.owner} holds it ({holder.kind})"
         return "next in line" if ahead == 0 else f"behind {ahead} {'row' if ahead == 1 else 'rows'}"
+
+    def free_bytes(self) -> int:
+        """Bytes that the device (or the host) has free now; 0 where there is no real model."""
+        from mlx_notebook.models.memory import free_memory
+
+        return free_memory()
 
     # ------------------------------------------------------------ asking
 
@@ -244,7 +256,8 @@ class Engine:
                 self._loading.check()
             self._backend, self.loaded = self._load(self._loading)
             self.capabilities = self._backend.capabilities
-            self.loop = EngineLoop(self._backend, self.intake, self._place, self._chunk)
+            settings = self._settings_for(self)
+            self.loop = EngineLoop(self._backend, self.intake, self._place, settings, self._policy)
         except BaseException as error:  # noqa: BLE001 - it is raised in the thread that asked for the model
             self._stopping = True
             self.load_error = without_frames(error)
@@ -264,6 +277,7 @@ class Engine:
             *(lambda e=e: e.fail(self._why_gone()) for e in list(self._exclusives)),
             self._close_backend,
             self._place.give_back,
+            *self.at_end,
         ):
             try:
                 attempt()

@@ -1,0 +1,95 @@
+"""How much of which prompts to compute between two decode steps.
+
+Chunks are sized by time: what a token of prompt costs is learned from the chunks that were run, and
+a chunk takes about the target, so that running rows wait no longer than that for a joiner. Short
+prompts go together, padded to one rectangle, within the same budget; of long ones one at a time
+gets a chunk, in turn. With a fixed chunk (deterministic mode, or the user's choice) prompts go
+alone, cut at absolute positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mlx_notebook.core.events import PrefillPart
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mlx_notebook.core.rows import Row
+
+TARGET_NS = 50_000_000
+"""How long running rows may wait for one chunk."""
+
+ALONE_FACTOR = 8
+"""While nobody writes nobody waits, but cancels are looked at between chunks: so not without limit."""
+
+SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048)
+"""Chunk lengths: few shapes, so that few kernels are compiled."""
+
+FIRST_GUESS_NS = 400_000
+"""A token's cost before anything was measured: small enough a first chunk to be harmless."""
+
+WEIGHT = 0.3
+"""Of a new measurement in the running mean."""
+
+
+@dataclass(slots=True)
+class ChunkPlanner:
+    """Plans prefill, and learns what a token costs.
+
+    Args:
+        fixed: tokens a chunk, cut at multiples of it; None to size by time.
+        together: whether short prompts may share a forward.
+    """
+
+    fixed: int | None = None
+    together: bool = True
+    token_ns: float = FIRST_GUESS_NS
+
+    def learn(self, padded_tokens: int, spent_ns: int) -> None:
+        """A forward over this many tokens (padding counted) took so long."""
+        if padded_tokens > 0 and spent_ns > 0:
+            self.token_ns += WEIGHT * (spent_ns / padded_tokens - self.token_ns)
+
+    def budget(self, *, rows_wait: bool) -> int:
+        """Tokens of one forward now; `rows_wait` says whether any row is writing."""
+        if self.fixed is not None:
+            return self.fixed
+        target = TARGET_NS if rows_wait else TARGET_NS * ALONE_FACTOR
+        affordable = target / self.token_ns
+        return max((size for size in SIZES if size <= affordable), default=SIZES[0])
+
+    def plan(self, rows: Sequence[Row], *, rows_wait: bool) -> tuple[PrefillPart, ...]:
+        """The next forward for these rows (in turn order); empty if there are none."""
+        if not rows:
+            return ()
+        budget = self.budget(rows_wait=rows_wait)
+        first = self._part(rows[0], budget)
+        if self.fixed is not None or not self.together or not first.last:
+            return (first,)
+        parts, longest = [first], first.stop - first.start
+        for row in rows[1:]:
+            known = row.known_tokens - row.prefilled
+            widest = max(longest, known)
+            if widest * (len(parts) + 1) > budget or self._splits(row, budget):
+                continue
+            parts.append(PrefillPart(row.id, row.prefilled, row.known_tokens, last=True))
+            longest = widest
+        return tuple(parts)
+
+    def _part(self, row: Row, budget: int) -> PrefillPart:
+        known = row.known_tokens
+        stop = row.prefilled + budget
+        if self.fixed is not None:
+            stop = (row.prefilled // self.fixed + 1) * self.fixed
+        cut = next((b for b in row.request.boundaries if row.prefilled < b < known), known)
+        stop = min(stop, cut)
+        # The last token is fed alone, with the decode step: a chunk that would leave only it takes it along.
+        if stop >= known - 1:
+            stop = known
+        return PrefillPart(row.id, row.prefilled, stop, last=stop == known)
+
+    def _splits(self, row: Row, budget: int) -> bool:
+        return not self._part(row, budget).last

@@ -1,0 +1,114 @@
+"""What rows and kept prefixes may take together: one budget, and which states are kept under it.
+
+Running rows are counted at their worst case and never evicted; entries fill what is left, the least
+recently used going first. In deterministic mode only states that prefill built are kept, cut at
+chunk boundaries, so that a reused prefix has the bits that computing it would have.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mlx_notebook.core import events as ev
+from mlx_notebook.core.prefix import MIN_REUSE, Entry, PrefixIndex
+
+if TYPE_CHECKING:
+    from mlx_notebook.core.rows import Row
+    from mlx_notebook.core.scheduler import SchedulerSettings
+
+KEEP_PROMPT_FROM = 256
+"""Prompts of at least so many tokens are kept as soon as they are read, for rows that start meanwhile."""
+
+
+class Memory:
+    """Budget of one gateway's rows, and its prefix index."""
+
+    def __init__(self, settings: SchedulerSettings) -> None:
+        self.budget = settings.budget
+        self.projected = 0
+        self.prefixes = PrefixIndex(settings.prompt_cache)
+        self._settings = settings
+        self._needs: dict[int, int] = {}
+        self._pending: dict[int, tuple[int, ...]] = {}
+
+    def need_of(self, row: Row) -> int:
+        """Bytes that the row takes at most."""
+        tokens = row.prompt_tokens + row.request.shape.sampling.max_tokens
+        limit = self._settings.context_length
+        return self._settings.cost.of(tokens if limit is None else min(tokens, limit))
+
+    def fits(self, row: Row) -> bool:
+        """Whether the row could join those that run; entries give way to rows."""
+        return self.projected + self.need_of(row) <= self.budget
+
+    def enter(self, row: Row) -> list[int]:
+        """The row runs; the entries that must go to make room for it."""
+        self._needs[row.id] = self.need_of(row)
+        self.projected += self._needs[row.id]
+        return self.prefixes.shrink(self.budget - self.projected)
+
+    def leave(self, row: Row, *, worth_keeping: bool) -> tuple[int | None, int | None]:
+        """The row runs no more; (id of the entry that its state shall become, cap of its tokens), or Nones."""
+        self.projected -= self._needs.pop(row.id, 0)
+        # The last token was never fed: the state stands for all before it.
+        tokens = (*row.request.shape.prompt_ids, *row.token_ids)[:-1]
+        if self._settings.deterministic:
+            tokens = tokens[: self._on_boundary(row.prompt_tokens - 1)]
+        if not worth_keeping or not self._wanted(row, tokens):
+            return None, None
+        return self._pend(tokens), len(tokens)
+
+    def find_prefix(self, row: Row) -> tuple[int | None, int]:
+        """(entry, tokens) that spare the beginning of the row's prompt."""
+        if not row.request.cache_prompt or not self.prefixes.ceiling:
+            return None, 0
+        found = self.prefixes.take(row.request.shape.prompt_ids)
+        if found is None:
+            return None, 0
+        entry, tokens = found
+        if self._settings.deterministic:
+            tokens = self._on_boundary(tokens)
+        return (entry.id, tokens) if tokens >= MIN_REUSE else (None, 0)
+
+    def snapshot(self, row: Row, part: ev.PrefillPart) -> ev.Keep | None:
+        """Keep the row's state here, if another prompt is likely to go on from it."""
+        tokens = part.stop - 1 if part.last else part.stop
+        prompt = row.request.shape.prompt_ids
+        if tokens > len(prompt) or not self._at_cut(row, tokens, last=part.last):
+            return None
+        if not self._wanted(row, prompt[:tokens]):
+            return None
+        return ev.Keep(row.id, self._pend(prompt[:tokens]), tokens)
+
+    def kept(self, event: ev.Kept) -> list[int]:
+        """A state was kept (or could not be); the entries that must go for it."""
+        tokens = self._pending.pop(event.entry_id, ())[: event.tokens]
+        if len(tokens) < MIN_REUSE:
+            return [event.entry_id] if event.tokens else []
+        entry = Entry(event.entry_id, tokens, event.nbytes, self._settings.trimmable)
+        return self.prefixes.put(entry, self.budget - self.projected)
+
+    def set_budget(self, nbytes: int) -> list[int]:
+        """Another budget; running rows stay, entries may have to go."""
+        self.budget = nbytes
+        return self.prefixes.shrink(self.budget - self.projected)
+
+    def _at_cut(self, row: Row, tokens: int, *, last: bool) -> bool:
+        if self._settings.deterministic:
+            return tokens == self._on_boundary(tokens) and tokens == self._on_boundary(row.prompt_tokens - 1)
+        if not self._settings.trimmable and tokens in row.request.boundaries:
+            return True
+        return last and tokens >= KEEP_PROMPT_FROM
+
+    def _on_boundary(self, tokens: int) -> int:
+        chunk = self._settings.chunk or 1
+        return tokens // chunk * chunk
+
+    def _wanted(self, row: Row, tokens: tuple[int, ...]) -> bool:
+        asked = row.request.cache_prompt and self.prefixes.ceiling > 0 and len(tokens) >= MIN_REUSE
+        return asked and not self.prefixes.covers(tokens)
+
+    def _pend(self, tokens: tuple[int, ...]) -> int:
+        entry_id = self.prefixes.new_id()
+        self._pending[entry_id] = tokens
+        return entry_id

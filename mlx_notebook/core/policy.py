@@ -1,0 +1,83 @@
+"""Order of admission: which waiting row goes first when there is room.
+
+A policy only orders; the scheduler bounds it (no row is passed over more than a fixed number of
+times) and checks budgets. Three are built in and pure. A user's own is a function
+`policy(waiting, running) -> row ids, best first`; the engine thread calls it and hands its answer
+in with the turn, so that a replay needs no user code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from mlx_notebook.core.rows import Row
+
+
+class BuiltIn(StrEnum):
+    """Policies that the core knows by name.
+
+    priority: the highest priority first, first come first served within it.
+    shortest: the fewest tokens to compute (prompt and answer limit) first.
+    static: nobody joins a running batch; the next batch starts when the last row of this one is
+        over. What serving did before continuous batching: a baseline to teach with.
+    """
+
+    PRIORITY = "priority"
+    SHORTEST = "shortest"
+    STATIC = "static"
+
+
+@dataclass(frozen=True, slots=True)
+class RowView:
+    """What a policy may know of a row. Counts are tokens; `waited_s` is seconds in the queue."""
+
+    id: int
+    priority: int
+    prompt_tokens: int
+    max_tokens: int
+    generated_tokens: int
+    waited_s: float
+    passed_over: int
+    status: str
+
+
+def view_of(row: Row, now_ns: int) -> RowView:
+    """A row as a policy sees it."""
+    return RowView(
+        id=row.id,
+        priority=row.request.priority,
+        prompt_tokens=row.prompt_tokens,
+        max_tokens=row.request.shape.sampling.max_tokens,
+        generated_tokens=row.generated_tokens,
+        waited_s=max(0, now_ns - row.queued_ns) / 1e9,
+        passed_over=row.passed_over,
+        status=str(row.status),
+    )
+
+
+def order(policy: BuiltIn, waiting: Iterable[Row]) -> list[Row]:
+    """The waiting rows, best first; `static` orders as `priority` does (it differs in when, not in whom)."""
+    if policy is BuiltIn.SHORTEST:
+        return sorted(waiting, key=lambda row: (_work(row), row.seq))
+    return sorted(waiting, key=first_come)
+
+
+def first_come(row: Row) -> tuple[int, int]:
+    """Sort key of the default order."""
+    return -row.request.priority, row.seq
+
+
+def _work(row: Row) -> int:
+    return row.prompt_tokens + row.request.shape.sampling.max_tokens
+
+
+def complete(chosen: Sequence[object], waiting: Sequence[Row]) -> list[Row]:
+    """A user policy's answer as rows: unknown ids are ignored, rows it left out follow in the default order."""
+    by_id = {row.id: row for row in waiting}
+    named = [by_id.pop(row_id) for row_id in dict.fromkeys(chosen) if isinstance(row_id, int) and row_id in by_id]
+    return [*named, *sorted(by_id.values(), key=first_come)]
