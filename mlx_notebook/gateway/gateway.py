@@ -23,6 +23,7 @@ from mlx_notebook.gateway import loading, submission, waiting
 from mlx_notebook.gateway.estimate import Estimate, estimate_prompts
 from mlx_notebook.gateway.handle import Handle
 from mlx_notebook.gateway.handles import Handles
+from mlx_notebook.gateway.history import EventBatch, events_since
 from mlx_notebook.gateway.hooks import current_execution
 from mlx_notebook.gateway.lease import device_lease
 from mlx_notebook.gateway.loop import dispose
@@ -425,6 +426,10 @@ class Gateway:
             mode="continuous" if self._capabilities.continuous else "serial",
             silent_s=(now - loop.last_seen_ns) / 1e9,
         )
+
+    def events(self, after: int = 0) -> EventBatch:
+        """What happened since record number `after`, as NumPy columns of the bounded log; never waits."""
+        return events_since(self._loop.ring, after)
 
     @property
     def handles(self) -> Handles:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mlx_notebook.core.options import ParsedOptions, parse_options
 from mlx_notebook.core.request import Request, RequestShape, UserCode
 from mlx_notebook.errors import OverBudget, OverContext
+from mlx_notebook.gateway.boundaries import boundaries_of
 from mlx_notebook.gateway.registry import request_ids
 from mlx_notebook.gateway.sizes import show_bytes
 
@@ -66,21 +67,28 @@ def check_call(
     )
     several = is_several(prompt)
     prompts = list(prompt) if several else [prompt]
-    shapes = []
+    shapes: list[tuple[RequestShape, str, tuple[int, ...]]] = []
+    wants_boundaries = capabilities.prompt_cache and not capabilities.trimmable and parsed.cache_prompt
     for position, one in enumerate(prompts):
         try:
-            shapes.append(_shape_of(one, parsed, facts, capabilities, kv_budget, has_callback=on_token is not None))
+            shape, text = _shape_of(one, parsed, facts, capabilities, kv_budget, has_callback=on_token is not None)
+            cuts = (
+                boundaries_of(one, shape.prompt_ids, lambda other: encode(other, parsed, facts, capabilities)[0])
+                if wants_boundaries
+                else ()
+            )
+            shapes.append((shape, text, cuts))
         except (TypeError, ValueError) as error:
             if several:
                 error.add_note(f"in prompt {position} of {len(prompts)}")
             raise
     requests, held = [], []
-    for shape, text in shapes:
+    for shape, text, cuts in shapes:
         for sample in range(parsed.n):
             own = replace(shape, sampling=replace(shape.sampling, seed=(shape.sampling.seed + sample) % 2**64))
             code = UserCode(on_token, parsed.logits_processors, copy_context())
             requests.append(
-                Request(next(request_ids), own, text, parsed.priority, parsed.deadline, parsed.cache_prompt, code=code)
+                Request(next(request_ids), own, text, parsed.priority, parsed.deadline, parsed.cache_prompt, cuts, code)
             )
             held.append({**parsed.to_dict(), "seed": own.sampling.seed})
     return Submission(tuple(requests), tuple(held), several or parsed.n > 1)

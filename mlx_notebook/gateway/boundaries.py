@@ -1,0 +1,55 @@
+"""Where another prompt is likely to part from this one: the positions at which a state is worth keeping.
+
+Only for models whose kept states cannot be cut back (wrapped windows, recurrent layers): the others
+serve any common beginning from what is kept at the end. Two places matter in a conversation: where
+an edited last message would begin to differ, and up to where the next turn repeats this prompt.
+Both are found by encoding such a neighbour and comparing, so that no template needs to be known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+EDITED = "0"
+"""A stand-in for another last message; any text serves that begins unlike most."""
+
+
+def boundaries_of(prompt: Any, ids: Sequence[int], encode: Callable[[Any], Sequence[int]]) -> tuple[int, ...]:
+    """Positions in `ids`, ascending, each leaving at least one token to compute.
+
+    Args:
+        prompt: text or messages, as the user gave it; ids have no neighbours.
+        ids: its tokens.
+        encode: tokens of another prompt under the same options.
+    """
+    messages = _messages(prompt)
+    if not messages:
+        return ()
+    last = messages[-1]
+    neighbours: list[Any] = [[*messages[:-1], {**last, "content": EDITED}]]
+    if last.get("role") == "user":
+        turn = [{"role": "assistant", "content": EDITED}, {"role": "user", "content": EDITED}]
+        neighbours.append([*messages, *turn])
+    found = set()
+    for neighbour in neighbours:
+        try:
+            other = encode(neighbour)
+        except (TypeError, ValueError):  # a template that refuses the neighbour: nothing is lost but a saving
+            continue
+        found.add(min(_common(ids, other), len(ids) - 1))
+    return tuple(sorted(position for position in found if position > 0))
+
+
+def _messages(prompt: Any) -> list[dict[str, Any]]:
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    items = list(prompt)
+    return [dict(item) for item in items] if items and all(isinstance(item, Mapping) for item in items) else []
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
