@@ -29,10 +29,11 @@ if TYPE_CHECKING:
         PlacementMismatch,
         QueueFull,
         RowFailed,
+        RowsFailed,
         UnsupportedRequest,
         WouldDeadlock,
     )
-    from mlx_notebook.gateway.default import current, gateways, generate, get, last, submit
+    from mlx_notebook.gateway.default import compare, current, gateways, generate, get, last, submit
     from mlx_notebook.gateway.gateway import Gateway
     from mlx_notebook.gateway.handle import Handle
     from mlx_notebook.gateway.handles import Handles, as_completed, wait
@@ -60,10 +61,11 @@ _HOMES = {
         "PlacementMismatch",
         "QueueFull",
         "RowFailed",
+        "RowsFailed",
         "UnsupportedRequest",
         "WouldDeadlock",
     ),
-    "gateway.default": ("current", "gateways", "generate", "get", "last", "submit"),
+    "gateway.default": ("compare", "current", "gateways", "generate", "get", "last", "map", "submit"),
     "gateway.gateway": ("Gateway",),
     "gateway.handle": ("Handle",),
     "gateway.handles": ("Handles", "as_completed", "wait"),
@@ -72,6 +74,7 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
+# `map` is public too, but `from mlx_notebook import *` must not hide the builtin.
 __all__ = [
     "BackendMissing",
     "Cancelled",
@@ -95,11 +98,13 @@ __all__ = [
     "Result",
     "RowFailed",
     "RowStatus",
+    "RowsFailed",
     "ScriptedBackend",
     "TokenLogprob",
     "UnsupportedRequest",
     "WouldDeadlock",
     "as_completed",
+    "compare",
     "current",
     "doctor",
     "gateways",
@@ -130,4 +135,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted([*globals(), *__all__, "map"])

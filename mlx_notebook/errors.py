@@ -13,6 +13,7 @@
     +-- GatewayDead
     +-- WouldDeadlock            (also RuntimeError)
     +-- RowFailed
+    +-- RowsFailed
     +-- Cancelled
 
 Each carries the object that it is about and says what to do next. Nothing here imports
@@ -25,6 +26,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from pandas import DataFrame
 
     from mlx_notebook.core.placement import Reason
     from mlx_notebook.core.results import Result
@@ -165,6 +168,18 @@ class RowFailed(MlxNotebookError):  # noqa: N818 - a public name, fixed
         super().__init__(message)
         self.result = result
         self.traceback_text = traceback_text
+
+
+class RowsFailed(MlxNotebookError):  # noqa: N818 - reads as what it says
+    """A row of `map` or `compare` with errors="raise" failed, or cannot be run; the rest was cancelled.
+
+    Attributes:
+        frame: what there is so far, a pandas frame as the call would have returned it.
+    """
+
+    def __init__(self, message: str, *, frame: DataFrame | None = None) -> None:
+        super().__init__(message)
+        self.frame = frame
 
 
 class Cancelled(MlxNotebookError):  # noqa: N818 - a public name, fixed

@@ -9,6 +9,8 @@ from mlx_notebook.errors import GatewayClosed
 from mlx_notebook.gateway.registry import registry
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from mlx_notebook.core.results import Result
     from mlx_notebook.gateway.gateway import Gateway
     from mlx_notebook.gateway.handle import Handle
@@ -60,6 +62,16 @@ def submit(prompt: Any, /, **options: Any) -> Any:
 def generate(prompt: Any, /, **options: Any) -> Result | list[Result]:
     """`Gateway.generate` on the current gateway."""
     return current().generate(prompt, **options)
+
+
+def map(data: Any, prompt: str | None = None, **options: Any) -> DataFrame:  # noqa: A001 - the interface's name
+    """`Gateway.map` on the current gateway."""
+    return current().map(data, prompt, **options)
+
+
+def compare(prompts: Any, settings: Mapping[str, Any], **options: Any) -> DataFrame:
+    """`Gateway.compare` on the current gateway."""
+    return current().compare(prompts, settings, **options)
 
 
 def get(number: int) -> Handle:

@@ -21,6 +21,7 @@ from mlx_notebook.core.policy import BuiltIn
 from mlx_notebook.errors import GatewayDead, MlxNotebookError, PlacementMismatch
 from mlx_notebook.gateway import loading, submission, waiting
 from mlx_notebook.gateway.estimate import Estimate, estimate_prompts
+from mlx_notebook.gateway.fan_out import FanOut
 from mlx_notebook.gateway.handle import Handle
 from mlx_notebook.gateway.handles import Handles
 from mlx_notebook.gateway.history import EventBatch, events_since
@@ -49,12 +50,11 @@ if TYPE_CHECKING:
 JOIN_S = 60.0
 """How long `close` waits for an engine that is inside one long native call, before it leaves it to end by itself."""
 
-
 REPORT_S = 0.1
 """How often a load's progress is told: on the caller's thread, which may print."""
 
 
-class Gateway:
+class Gateway(FanOut):
     """A loaded model that answers requests.
 
     Args:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mlx_notebook.gateway.frames.progress import Meter
     from mlx_notebook.gateway.handle import Handle
 
 
@@ -31,11 +32,13 @@ class Hooks:
         execution: which cell run the calling thread belongs to.
         interrupted: told after an interrupt: rows cancelled by it, and rows that still run.
         show: displays a handle's view again.
+        progress: makes what shows a long call's progress on the calling thread; None where nothing may be shown live.
     """
 
     execution: Callable[[], Execution | None] | None = None
     interrupted: Callable[[Sequence[Handle], Sequence[Handle]], None] | None = None
     show: Callable[[Handle], None] | None = None
+    progress: Callable[[], Meter | None] | None = None
 
 
 hooks = Hooks()

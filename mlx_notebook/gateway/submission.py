@@ -94,6 +94,14 @@ def check_call(
     return Submission(tuple(requests), tuple(held), several or parsed.n > 1)
 
 
+def check_prompt(
+    prompt: Any, parsed: ParsedOptions, *, facts: ModelFacts, capabilities: Capabilities, kv_budget: int
+) -> int:
+    """Check one prompt under checked options as `check_call` does; its tokens."""
+    shape, _text = _shape_of(prompt, parsed, facts, capabilities, kv_budget, has_callback=False)
+    return len(shape.prompt_ids)
+
+
 def _shape_of(
     prompt: Any,
     parsed: ParsedOptions,

@@ -1,0 +1,123 @@
+"""One row's outcome as plain values, and a frame made of many: the columns are named here and nowhere else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from mlx_notebook.core.rows import FinishDetail, FinishReason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pandas import DataFrame
+
+    from mlx_notebook.gateway.handle import Handle
+
+COUNTS = ("prompt_tokens", "cached_tokens", "generated_tokens", "seed")
+TIMES = ("queue_ms", "ttft_ms", "tpot_ms")
+COLUMNS = (
+    "text",
+    "finish_reason",
+    "finish_detail",
+    "prompt_tokens",
+    "cached_tokens",
+    "generated_tokens",
+    *TIMES,
+    "seed",
+    "error",
+)
+
+Outcome = dict[str, Any]
+"""A row's values by column. A row that was not run has none at all."""
+
+
+def outcome_of(handle: Handle) -> Outcome:
+    """The outcome of a row that is over; a failed or cancelled one keeps what it had."""
+    error = handle.exception()
+    result = handle.result() if error is None else getattr(error, "result", None)
+    values: dict[str, Any] = {} if result is None else result.to_dict()
+    outcome: Outcome = {name: values.get(name) for name in COLUMNS}
+    outcome["error"] = None if error is None else str(error)
+    if values.get("reasoning") is not None:
+        outcome["reasoning"] = values["reasoning"]
+    return outcome
+
+
+def refused(problem: str, seed: int | None = None) -> Outcome:
+    """The outcome of a row that could not be submitted."""
+    return {**dict.fromkeys(COLUMNS), "finish_reason": str(FinishReason.ERROR), "seed": seed, "error": problem}
+
+
+def frame_of(
+    outcomes: Sequence[Outcome | None],
+    index: Any,
+    *,
+    before: Mapping[str, Sequence[Any]] | None = None,
+    after: Mapping[str, Sequence[Any]] | None = None,
+) -> DataFrame:
+    """A frame of outcomes in order (None: not run), with more columns before and after them."""
+    import pandas as pd
+
+    columns: dict[str, Any] = {}
+    for name, values in (before or {}).items():
+        columns[name] = pd.Series(list(values), dtype=object)
+    extra = ["reasoning"] if any(outcome and "reasoning" in outcome for outcome in outcomes) else []
+    for name in (*COLUMNS, *extra):
+        given = [None if outcome is None else outcome.get(name) for outcome in outcomes]
+        kind = "Int64" if name in COUNTS else "float64" if name in TIMES else object
+        columns[name] = pd.Series(given, dtype=kind)
+    for name, values in (after or {}).items():
+        columns[name] = pd.Series(list(values), dtype="int64" if name == "sample" else object)
+    frame = pd.DataFrame(columns)
+    frame.index = index
+    return frame
+
+
+def outcomes_in(frame: DataFrame) -> list[Outcome | None]:
+    """The outcomes that a frame of ours holds, in its order; None for rows that were not run.
+
+    Raises:
+        ValueError: it is no frame of ours: the missing columns are named.
+    """
+    import pandas as pd
+
+    missing = [name for name in COLUMNS if name not in frame.columns]
+    if missing:
+        raise ValueError(f"resume: this frame did not come from map(): it has no {', '.join(missing)}")
+    names = [name for name in (*COLUMNS, "reasoning") if name in frame.columns]
+    columns = {name: frame[name].tolist() for name in names}
+    outcomes: list[Outcome | None] = []
+    for row in zip(*columns.values(), strict=True):
+        values = {name: None if pd.isna(value) else value for name, value in zip(names, row, strict=True)}
+        outcomes.append(_plain(values) if values["finish_reason"] is not None else None)
+    return outcomes
+
+
+def _plain(values: Outcome) -> Outcome:
+    for name in COUNTS:
+        if values[name] is not None:
+            values[name] = int(values[name])
+    return values
+
+
+def summary(outcomes: Iterable[Outcome | None]) -> str:
+    """One line for people: "467 complete, 31 cut at max_tokens, 2 failed"."""
+    counts = Counter(map(_ending, outcomes))
+    shown = [f"{counts[word]} {word}" for word in _WORDS if counts[word] or word == _WORDS[0]]
+    return ", ".join(shown)
+
+
+_WORDS = ("complete", "cut at max_tokens", "cut at the end of the context", "failed", "cancelled", "not run")
+
+
+def _ending(outcome: Outcome | None) -> str:
+    if outcome is None:
+        return "not run"
+    if outcome["finish_reason"] == FinishReason.CANCELLED:
+        return "cancelled"
+    if outcome["error"] is not None:
+        return "failed"
+    if outcome["finish_reason"] != FinishReason.LENGTH:
+        return "complete"
+    return _WORDS[2] if outcome["finish_detail"] == FinishDetail.CONTEXT else _WORDS[1]
