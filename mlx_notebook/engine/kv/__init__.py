@@ -1,0 +1,1 @@
+"""How a row's keys and values are stored other than as they are."""
