@@ -1,15 +1,15 @@
 """A prompt template over columns: `{name}` is a column's value, `{{` and `}}` are braces.
 
 The form is Python's `str.format` with one difference: what stands before `!` or `:` is the column's whole
-name, dots, brackets and spaces included. Values are data: they are inserted once, never read as templates,
-and no attribute of theirs is ever looked up.
+name, dots, brackets and spaces included (and these two, where a column is called so). Values are data: they
+are inserted once, never read as templates, and no attribute of theirs is ever looked up.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
-from string import Formatter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -57,29 +57,36 @@ def parse_template(text: str, columns: Sequence[Any], *, what: str = "column") -
     if not isinstance(text, str):
         raise TypeError(f"prompt: a template text with {{{what}}} fields, not {type(text).__name__}")
     known = {str(column): column for column in columns} | {c: c for c in columns if isinstance(c, str)}
-    fields = []
-    for before, name, form, conversion in _parts(text):
-        if name is None:
-            fields.append(Field(before, filled=False))
-            continue
-        if name not in known:
-            raise ValueError(_missing(name, list(known), what))
-        if "{" in (form or ""):
-            raise ValueError(f"prompt: a field inside the format of {{{name}}} is not supported: {{{name}:{form}}}")
-        if conversion not in CONVERSIONS:
-            raise ValueError(f"prompt: {{{name}!{conversion}}}: after ! stands s, r or a")
-        fields.append(Field(before, known[name], conversion, form or ""))
+    fields, before, end = [], "", 0
+    for token in _TOKEN.finditer(text):
+        before += text[end : token.start()]
+        end = token.end()
+        if token["doubled"]:
+            before += token["doubled"][0]
+        elif token["field"] is None:
+            raise ValueError(f"prompt: {token[0]!r} at position {token.start()} stands alone; {_BRACES}")
+        else:
+            fields.append(_field(before, token["field"], known, what))
+            before = ""
+    fields.append(Field(before + text[end:], filled=False))
     named = dict.fromkeys(field.column for field in fields if field.filled)
     return Template(tuple(fields), tuple(named))
 
 
-def _parts(text: str) -> list[tuple[str, str | None, str | None, str | None]]:
-    try:
-        return list(Formatter().parse(text))
-    except ValueError as error:
-        raise ValueError(
-            f"prompt: {error}; a brace that is meant as text is doubled ({{{{ or }}}}), a field is {{name}}"
-        ) from None
+_TOKEN = re.compile(r"(?P<doubled>\{\{|\}\})|\{(?P<field>[^{}]*)\}|[{}]")
+_BRACES = "a brace that is meant as text is doubled ({{ or }}), a field is {name}"
+
+
+def _field(before: str, inside: str, known: Mapping[str, Any], what: str) -> Field:
+    if inside in known:
+        return Field(before, known[inside])
+    head, _colon, form = inside.partition(":")
+    name, mark, conversion = head.rpartition("!") if "!" in head else (head, "", "")
+    if name not in known:
+        raise ValueError(_missing(name, list(known), what))
+    if mark and conversion not in CONVERSIONS:
+        raise ValueError(f"prompt: {{{inside}}}: after ! stands s, r or a")
+    return Field(before, known[name], conversion or None, form)
 
 
 def _missing(name: str, known: list[str], what: str) -> str:
@@ -90,7 +97,7 @@ def _missing(name: str, known: list[str], what: str) -> str:
         hint = f"did you mean {' or '.join('{' + m + '}' for m in meant)}?"
     else:
         hint = f"there are: {', '.join(known)}" if known else f"there is no {what} at all"
-    return f"prompt: there is no {what} {name!r}; {hint} (a brace that is meant as text is doubled: {{{{ or }}}})"
+    return f"prompt: there is no {what} {name!r}; {hint} ({_BRACES})"
 
 
 def _show(field: Field, value: Any) -> str:
