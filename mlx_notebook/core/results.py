@@ -26,7 +26,8 @@ class Result:
     """A finished (or cut, cancelled, failed) request. Times are milliseconds, rates tokens per second.
 
     `token_ids` holds every generated token, the end-of-sequence token and a stop string's tokens too;
-    `text` ends before either. A figure that never came to be (no first token) is None.
+    `text` ends before either. `reasoning` is what stood inside the model's thinking marks, which `text` does not
+    hold; None where it did not think. A figure that never came to be (no first token) is None.
     """
 
     text: str
@@ -47,6 +48,7 @@ class Result:
     seed: int
     model: str
     placement: Placement
+    reasoning: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values (the placement as a dictionary), ready for JSON."""

@@ -247,7 +247,7 @@ class Gateway(FanOut):
                 "this placement was made for another request, or before the gateway was restarted:"
                 " call place() again with the same arguments."
             )
-        record = RowRecord(request, own, current_execution(), keep=self)
+        record = RowRecord(request, own, current_execution(), self, self._facts.thinking)
         handle = Handle(record, engine, held, self.model_name)
         engine.submit(request, record)
         registry.keep(handle)  # after: a refused request is nobody's latest, and would never be over

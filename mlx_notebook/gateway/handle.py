@@ -36,7 +36,7 @@ POLL_S = 0.03
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A row at one moment, for views. Times in milliseconds; `waiting` is a sentence or empty."""
+    """A row at one moment, for views. Times in milliseconds; `waiting` and `thinking` are a sentence or empty."""
 
     status: RowStatus
     prompt_tokens: int
@@ -50,6 +50,7 @@ class Progress:
     finish_detail: str | None
     error: str | None
     waiting: str
+    thinking: str = ""
 
 
 class Handle:
@@ -85,6 +86,11 @@ class Handle:
         """The text that may be shown now."""
         return self._record.text
 
+    @property
+    def reasoning_so_far(self) -> str | None:
+        """What the model has written inside its thinking marks until now; None if it has not thought."""
+        return self._record.reasoning
+
     def text_from(self, position: int) -> str:
         """The text after its first `position` characters; never waits."""
         return self.text_so_far[position:] if self._record.length > position else ""
@@ -107,6 +113,7 @@ class Handle:
             finish_detail=None if record.detail is None else str(record.detail),
             error=None if record.error is None else record.error[0],
             waiting=self._engine.why_waiting(self.id) if self.status is RowStatus.QUEUED else "",
+            thinking=f"thinking, {len(record.reasoning or '')} characters so far" if record.thinking else "",
         )
 
     @property
@@ -184,6 +191,11 @@ class Handle:
     def text(self) -> str:
         """The whole text; waits, and raises as `result()` does."""
         return self.result().text
+
+    @property
+    def reasoning(self) -> str | None:
+        """The text inside the model's thinking marks, None without; waits, and raises as `result()` does."""
+        return self.result().reasoning
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -299,6 +311,7 @@ class Handle:
             seed=int(self.options["seed"]),
             model=self.model,
             placement=self.placement,
+            reasoning=record.reasoning,
         )
 
     def _make_error(self) -> MlxNotebookError | None:

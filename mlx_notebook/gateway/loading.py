@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mlx_notebook.core.thinking import ThinkingMarks
 from mlx_notebook.gateway.encoding import CodePointEncoder, ModelEncoder, PromptEncoder
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class ModelFacts:
     encoder: PromptEncoder = field(default_factory=CodePointEncoder)
     model: Any = None
     tokenizer: Any = None
+    thinking: ThinkingMarks | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,15 @@ def loader_of_backend(backend: Backend, facts: ModelFacts) -> Loader:
     return lambda _loading: (backend, facts)
 
 
+def _marks_of(tokenizer: Any) -> ThinkingMarks | None:
+    """The thinking marks that mlx-lm's wrapper found in the vocabulary; None for other tokenizers and models."""
+    start, end = getattr(tokenizer, "think_start", None), getattr(tokenizer, "think_end", None)
+    if not (isinstance(start, str) and isinstance(end, str)):
+        return None
+    ids = (tokenizer.think_start_tokens, tokenizer.think_end_tokens)
+    return ThinkingMarks(start, end, *(tuple(int(i) for i in one) for one in ids))
+
+
 def _serve(loaded: Served) -> tuple[Backend, ModelFacts]:
     from mlx_notebook.engine.mlx_backend import MlxBackend, device_name
     from mlx_notebook.models.memory import free_memory
@@ -145,5 +156,6 @@ def _serve(loaded: Served) -> tuple[Backend, ModelFacts]:
         encoder=ModelEncoder(tokenization),
         model=loaded.model,
         tokenizer=loaded.tokenizer,
+        thinking=_marks_of(loaded.tokenizer),
     )
     return backend, facts

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from mlx_notebook.core.request import UserCode
 from mlx_notebook.core.rows import FinishDetail, FinishReason, Row, RowStatus
+from mlx_notebook.core.thinking import ThinkingSplitter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from mlx_notebook.core.placement import Placement
     from mlx_notebook.core.request import Request
     from mlx_notebook.core.results import TokenLogprob
+    from mlx_notebook.core.thinking import ThinkingMarks
     from mlx_notebook.gateway.hooks import Execution
 
 log = logging.getLogger("mlx_notebook")
@@ -37,9 +39,17 @@ class RowRecord:
         placement: how it is served.
         execution: the cell run that submitted it, None outside a notebook.
         keep: kept alive until the row is over (its gateway, which would close itself if forgotten).
+        marks: what the model writes around its thinking, if it does.
     """
 
-    def __init__(self, request: Request, placement: Placement, execution: Execution | None, keep: object) -> None:
+    def __init__(
+        self,
+        request: Request,
+        placement: Placement,
+        execution: Execution | None,
+        keep: object,
+        marks: ThinkingMarks | None = None,
+    ) -> None:
         self.id = request.id
         self.placement = placement
         self.execution = execution
@@ -57,6 +67,8 @@ class RowRecord:
         self.settled_ns = 0
         self._keep: object | None = keep
         self._parts: list[str] = []
+        self._thoughts: list[str] = []
+        self._splitter = _splitter_for(request, marks)
         self._callbacks: list[Callable[[], object]] = []
 
     @property
@@ -78,6 +90,20 @@ class RowRecord:
             self._parts = ["".join(self._parts)]
             return self._parts[0]
 
+    @property
+    def reasoning(self) -> str | None:
+        """The thinking so far, without the space around it; None where there was none."""
+        with self.changed:
+            if self._splitter is None or not self._splitter.thought:
+                return None
+            self._thoughts = ["".join(self._thoughts)]
+            return self._thoughts[0].strip()
+
+    @property
+    def thinking(self) -> bool:
+        """Whether the row is inside its thinking marks now."""
+        return self._splitter is not None and self._splitter.inside and not self.done
+
     def push(self, outcome: RowOutcome) -> None:
         """Take one step's outcome (engine thread); readers are woken by `notify`, not by this."""
         with self.changed:
@@ -86,10 +112,18 @@ class RowRecord:
             if outcome.token_id is not None:
                 self.token_ids.append(outcome.token_id)
             if outcome.text:
-                self._parts.append(outcome.text)
-                self.length += len(outcome.text)
+                self._add(outcome.text if self._splitter is None else self._splitter.push(outcome.text))
             if outcome.logprob is not None:
                 self.logprobs.append(outcome.logprob)
+
+    def _add(self, text: str | tuple[str, str]) -> None:
+        """Append text, or (thinking, answer); under the lock."""
+        thought, shown = ("", text) if isinstance(text, str) else text
+        if thought:
+            self._thoughts.append(thought)
+        if shown:
+            self._parts.append(shown)
+            self.length += len(shown)
 
     def notify(self) -> None:
         """Wake whoever waits for more text."""
@@ -113,6 +147,8 @@ class RowRecord:
         with self.changed:
             if self.done:
                 return
+            if self._splitter is not None:
+                self._add(self._splitter.flush())
             self.reason, self.detail, self.error, self.died = reason, detail, error, died
             self.settled_ns = time.monotonic_ns()
             self.row.ended_ns = self.row.ended_ns or self.settled_ns
@@ -145,3 +181,9 @@ class RowRecord:
         self._callbacks = []
         message = f"request {self.id} belongs to the parent process; its engine thread is not in this forked child."
         self.settle(FinishReason.ERROR, error=(message, ""), died=True)
+
+
+def _splitter_for(request: Request, marks: ThinkingMarks | None) -> ThinkingSplitter | None:
+    if marks is None:
+        return None
+    return ThinkingSplitter(marks, inside=marks.left_open_by(request.shape.prompt_ids))
