@@ -37,10 +37,7 @@ needs_openblas = pytest.mark.skipif(
 
 def ask(before: str = "", **environment: str) -> str:
     """What `preload_blas` says in a fresh interpreter, after `before` ran there."""
-    code = f"{before}
-from mlx_notebook.models.blas import preload_blas
-s = preload_blas()
-"
+    code = before + "\nfrom mlx_notebook.models.blas import preload_blas\ns = preload_blas()\n"
     code += "print(s.state, '|', s.path, '|', s.advice)"
     kept = {k: v for k, v in os.environ.items() if k not in {"LD_PRELOAD", blas.ENVIRONMENT_VARIABLE}}
     run = subprocess.run(
