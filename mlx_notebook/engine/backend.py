@@ -6,6 +6,7 @@ know: tokens, text, ends, errors. It never decides which row runs.
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mlx_notebook.core.request import Request
+
+log = logging.getLogger("mlx_notebook")
 
 
 class Backend(Protocol):
@@ -65,6 +68,15 @@ class Backend(Protocol):
     def close(self) -> None:
         """Drop every row, synchronise, and give back the thread's streams."""
         ...
+
+
+def release_all(request: Request) -> None:
+    """Release what a request owns: every release is attempted, a failing one is logged."""
+    for release in request.owned:
+        try:
+            release()
+        except BaseException as error:  # noqa: BLE001 - the others must be released too
+            log.error("releasing what request %d owned failed\n%s", request.id, as_text(error)[1])  # noqa: TRY400
 
 
 def _letters(row_id: int, index: int) -> str:
@@ -122,8 +134,8 @@ class ScriptedBackend:
     def drop(self, row_id: int) -> None:
         request = self._rows.pop(row_id, None)
         self._counts.pop(row_id, None)
-        for release in request.owned if request else ():
-            release()
+        if request is not None:
+            release_all(request)
 
     def synchronize(self) -> None:
         """Nothing is ever in flight."""

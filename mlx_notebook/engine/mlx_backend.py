@@ -17,7 +17,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_notebook.core.events import Decode, Prefill, PrefillDone, StepDone, StepFailed
 from mlx_notebook.engine import decode, prefill, wired
 from mlx_notebook.engine.detokenize import Detokenizer
-from mlx_notebook.engine.failure import as_text
+from mlx_notebook.failure import as_text
 from mlx_notebook.engine.probe import capabilities_of
 from mlx_notebook.engine.row import RowState, RowText
 from mlx_notebook.engine.sampling import Sampler

@@ -37,8 +37,15 @@ def _with_byte_fallback(*steps: Any, extra: Sequence[str] = ()) -> Any:
 def _llama2() -> Any:
     """SentencePiece BPE, the first space stripped."""
     return _with_byte_fallback(
-        decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)
+        decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0), extra=[""]
     )
+
+
+def _byte_level_among_others() -> Any:
+    """Bytes joined by a decoder that is not byte level alone, so that windows must do."""
+    tokenizer = tiny_tokenizer()._tokenizer
+    tokenizer.backend_tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip("~", 0, 0)])
+    return tokenizer
 
 
 def _gemma() -> Any:
@@ -83,6 +90,7 @@ def _plain() -> Any:
 
 KINDS: dict[str, Callable[[], Any]] = {
     "byte level": tiny_tokenizer,
+    "byte level among others": _byte_level_among_others,
     "llama 2": _llama2,
     "gemma": _gemma,
     "unigram": _unigram,
@@ -123,6 +131,14 @@ def test_runs_of_byte_tokens(kind: str, data: st.DataObject) -> None:
     piece = st.integers(257, 256 + len(PIECES))
     ids = data.draw(st.lists(st.one_of(byte, byte, piece), max_size=3 * WINDOW))
     assert "".join(streamed(detokenizer, ids)) == tokenizer.decode(ids)
+
+
+def test_a_window_of_nothing_is_no_context() -> None:
+    tokenizer, detokenizer = made("llama 2")
+    nothing = tokenizer.convert_tokens_to_ids("")
+    fox = tokenizer.convert_tokens_to_ids("▁fox")
+    ids = [fox, *[nothing] * 2 * WINDOW, fox, fox]
+    assert "".join(streamed(detokenizer, ids)) == tokenizer.decode(ids) == "fox fox fox"
 
 
 @pytest.mark.parametrize("kind", KINDS)

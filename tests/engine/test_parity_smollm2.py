@@ -13,7 +13,7 @@ from tests.engine.parity import OPTIONS, mlx_lm_processors, oracle, spread, vect
 
 pytestmark = pytest.mark.slow
 
-COUNT = 20
+COUNT = 12
 CHUNK = 16
 
 
