@@ -101,7 +101,7 @@ class Odd(Module):
     """Arrays in every place that a model's author may think of."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.listed = [mx.zeros(1), {"deep": (mx.zeros(2),)}]
         self._private = mx.zeros(3)
         object.__setattr__(self, "beside", Plain(mx.zeros(4)))
