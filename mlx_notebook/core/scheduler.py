@@ -5,8 +5,8 @@ and executes what comes back in order; each outcome is the next event. Rows wait
 highest priority first and first come first served within it. A serial row runs alone; continuous
 rows share the batch up to `max_rows`, rows in prefill included.
 
-Exclusion: while anybody else waits for the device, rows submitted after them wait too (a fence
-in the line); the others run to their end, then the device is handed on and asked for again.
+Exclusion: a place in the device's line serves the rows that were submitted before anybody queued behind
+it (a fence in our own line); they run to their end, then the device is handed on and asked for again.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class Scheduler:
     _decoding: list[int] = field(default_factory=list)
     _rewinds: dict[int, int] = field(default_factory=dict)
     _next_seq: int = 0
-    _fence: int | None = None
+    _place: int = 0
+    _fences: dict[int, int] = field(default_factory=dict)
 
     def handle(self, event: ev.Event) -> list[ev.Instruction]:
         """Take one event, change the state, return what to do, in order."""
@@ -159,35 +160,44 @@ class Scheduler:
     # ------------------------------------------------------------ the device
 
     def _ask_lease(self, at_ns: int) -> list[ev.Instruction]:
+        if self.lease is LeaseState.HELD:
+            return []
         for row_id in self._queue:
             self.rows[row_id].lease_wanted_ns = self.rows[row_id].lease_wanted_ns or at_ns
-        if self.lease is not LeaseState.NONE or not self._queue:
+        if self.lease is LeaseState.ASKED or not self._queue:
             return []
         self.lease = LeaseState.ASKED
         return [ev.AskLease()]
 
-    def _lease_granted(self, _event: ev.LeaseGranted) -> list[ev.Instruction]:
-        self.lease = LeaseState.HELD
+    def _lease_granted(self, event: ev.LeaseGranted) -> list[ev.Instruction]:
+        self.lease, self._place = LeaseState.HELD, event.place
         return self._rest_if_idle()
 
     def _lease_lost(self, event: ev.LeaseLost) -> list[ev.Instruction]:
-        self.lease, self._fence = LeaseState.NONE, None
+        self._no_lease()
         return self._ask_lease(event.at_ns)
 
-    def _lease_wanted(self, _event: ev.LeaseWanted) -> list[ev.Instruction]:
-        if self._fence is None:
-            self._fence = self._next_seq
+    def _lease_wanted(self, event: ev.LeaseWanted) -> list[ev.Instruction]:
+        self._fences.setdefault(event.place, self._next_seq)
         return []
 
-    def _lease_unwanted(self, _event: ev.LeaseUnwanted) -> list[ev.Instruction]:
-        self._fence = None
+    def _lease_unwanted(self, event: ev.LeaseUnwanted) -> list[ev.Instruction]:
+        self._fences.pop(event.place, None)
         return []
+
+    def _no_lease(self) -> None:
+        """A place that was held serves once; those that still wait keep their fences."""
+        if self.lease is LeaseState.HELD:
+            self._fences.pop(self._place, None)
+        else:
+            self._fences.clear()
+        self.lease = LeaseState.NONE
 
     def _rest_if_idle(self) -> list[ev.Instruction]:
         """Hand the device on (or give up the place in its line) when there is nothing to run."""
         if self.lease is LeaseState.NONE or self.rows:
             return []
-        self.lease, self._fence = LeaseState.NONE, None
+        self._no_lease()
         return [ev.GiveLease()]
 
     # ------------------------------------------------------------ deciding
@@ -201,7 +211,7 @@ class Scheduler:
         if self._decoding:
             steps.append(ev.Decode(tuple(self._decoding)))
         if not self._prefilling and not self._decoding:
-            self.lease, self._fence = LeaseState.NONE, None
+            self._no_lease()
             steps.append(ev.GiveLease())
             steps += self._ask_lease(event.at_ns)
         return steps
@@ -224,8 +234,9 @@ class Scheduler:
 
     def _head(self) -> Row | None:
         """The first row of the line that is not behind the fence."""
+        fence = self._fences.get(self._place)
         rows = (self.rows[row_id] for row_id in self._queue)
-        return next((row for row in rows if self._fence is None or row.seq < self._fence), None)
+        return next((row for row in rows if fence is None or row.seq < fence), None)
 
     def _fits(self, row: Row) -> bool:
         running = self._prefilling + self._decoding
