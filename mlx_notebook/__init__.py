@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         UnsupportedRequest,
         WouldDeadlock,
     )
+    from mlx_notebook.gateway.chats import chats
     from mlx_notebook.gateway.default import compare, current, gateways, generate, get, last, submit
     from mlx_notebook.gateway.gateway import Gateway
     from mlx_notebook.gateway.handle import Handle
@@ -65,6 +66,7 @@ _HOMES = {
         "UnsupportedRequest",
         "WouldDeadlock",
     ),
+    "gateway.chats": ("chats",),
     "gateway.default": ("compare", "current", "gateways", "generate", "get", "last", "map", "submit"),
     "gateway.gateway": ("Gateway",),
     "gateway.handle": ("Handle",),
@@ -104,6 +106,7 @@ __all__ = [
     "UnsupportedRequest",
     "WouldDeadlock",
     "as_completed",
+    "chats",
     "compare",
     "current",
     "doctor",

@@ -156,7 +156,7 @@ def _kernel(facts: list[tuple[str, str]], problems: list[Problem]) -> None:
     if version is not None and _major(version) < _SUBSHELL_KERNEL:
         problems.append(
             Problem(
-                "This ipykernel takes no messages while a cell runs, so Cancel in a blocking cell needs the stop button.",
+                "This ipykernel takes no messages while a cell runs: Cancel in a blocking cell needs the stop button.",
                 "pip install -U ipykernel",
             )
         )

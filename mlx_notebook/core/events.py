@@ -42,9 +42,10 @@ class CancelAsked:
 
 @dataclass(frozen=True, slots=True)
 class LeaseGranted:
-    """The device is ours."""
+    """The device is ours, by the place in its line that has this number."""
 
     at_ns: int
+    place: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +57,18 @@ class LeaseLost:
 
 @dataclass(frozen=True, slots=True)
 class LeaseWanted:
-    """Somebody else waits for the device: rows submitted from now on wait behind them."""
+    """Somebody waits for the device behind this place of ours: rows submitted from now on do not go on it."""
 
     at_ns: int
+    place: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseUnwanted:
-    """Nobody else waits any more."""
+    """Nobody waits behind this place any more."""
 
     at_ns: int
+    place: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ class WaitingLine:
     """Queued rows, kept in the default order (priority, then first come)."""
 
     def __init__(self) -> None:
-        self.fence: int | None = None
         self._rows: list[Row] = []
 
     def __len__(self) -> int:
@@ -53,9 +52,17 @@ class WaitingLine:
         """The rows' ids in the default order; any thread may ask."""
         return [row.id for row in list(self._rows)]
 
-    def candidates(self, policy: BuiltIn, chosen: Sequence[object] | None) -> list[Row]:
-        """Rows that may be admitted, best first; `chosen` is a user policy's answer, if there is one."""
-        ahead = [row for row in self._rows if self.fence is None or row.seq < self.fence]
+    def candidates(
+        self, policy: BuiltIn, chosen: Sequence[object] | None = None, fence: int | None = None
+    ) -> list[Row]:
+        """Rows that may be admitted, best first.
+
+        Args:
+            policy: the order.
+            chosen: a user policy's answer, if there is one; it goes before the order.
+            fence: rows from this sequence number on may not; None for no fence.
+        """
+        ahead = [row for row in self._rows if fence is None or row.seq < fence]
         urgent = sorted((row for row in ahead if must_be_next(row)), key=lambda row: row.seq)
         if chosen is not None:
             rest = complete(chosen, ahead)

@@ -5,8 +5,8 @@ and executes what comes back in order; each outcome is the next event. A turn ad
 prefill forward and one decode step. Rows share the batch up to `max_rows`, rows in prefill
 included; a serial row runs alone.
 
-Exclusion: while anybody else waits for the device, rows submitted after them wait too (a fence
-in the line); the others run to their end, then the device is handed on and asked for again.
+Exclusion: a place in the device's line serves the rows that were submitted before anybody queued behind
+it (a fence in our own line); they run to their end, then the device is handed on and asked for again.
 """
 
 from __future__ import annotations
@@ -101,6 +101,8 @@ class Scheduler:
         self._decoding: list[Row] = []
         self._deadlines = 0
         self._next_seq = 0
+        self._place = 0
+        self._fences: dict[int, int] = {}
 
     def handle(self, event: ev.Event) -> list[ev.Instruction]:
         """Take one event, change the state, return what to do, in order."""
@@ -218,22 +220,29 @@ class Scheduler:
         return [ev.AskLease()]
 
     def _lease_granted(self, event: ev.LeaseGranted) -> list[ev.Instruction]:
-        self.lease = LeaseState.HELD
+        self.lease, self._place = LeaseState.HELD, event.place
         self.ring.record(event.at_ns, Kind.LEASE, step=self.counters.steps, a=1)
         return self._rest_if_idle(event.at_ns)
 
     def _lease_lost(self, event: ev.LeaseLost) -> list[ev.Instruction]:
-        self.lease, self.line.fence = LeaseState.NONE, None
+        self._no_lease()
         return self._ask_lease(event.at_ns)
 
-    def _lease_wanted(self, _event: ev.LeaseWanted) -> list[ev.Instruction]:
-        if self.line.fence is None:
-            self.line.fence = self._next_seq
+    def _lease_wanted(self, event: ev.LeaseWanted) -> list[ev.Instruction]:
+        self._fences.setdefault(event.place, self._next_seq)
         return []
 
-    def _lease_unwanted(self, _event: ev.LeaseUnwanted) -> list[ev.Instruction]:
-        self.line.fence = None
+    def _lease_unwanted(self, event: ev.LeaseUnwanted) -> list[ev.Instruction]:
+        self._fences.pop(event.place, None)
         return []
+
+    def _no_lease(self) -> None:
+        """A place that was held serves once; those that still wait keep their fences."""
+        if self.lease is LeaseState.HELD:
+            self._fences.pop(self._place, None)
+        else:
+            self._fences.clear()
+        self.lease = LeaseState.NONE
 
     def _rest_if_idle(self, at_ns: int) -> list[ev.Instruction]:
         """Hand the device on (or give up the place in its line) when there is nothing to run."""
@@ -242,7 +251,7 @@ class Scheduler:
         return self._give_lease(at_ns)
 
     def _give_lease(self, at_ns: int) -> list[ev.Instruction]:
-        self.lease, self.line.fence = LeaseState.NONE, None
+        self._no_lease()
         self.ring.record(at_ns, Kind.LEASE, step=self.counters.steps)
         return [ev.GiveLease()]
 
@@ -274,7 +283,8 @@ class Scheduler:
         if self.settings.policy is BuiltIn.STATIC and self._decoding:
             return []
         steps: list[ev.Instruction] = []
-        candidates = self.line.candidates(self.settings.policy, event.order)
+        fence = self._fences.get(self._place)
+        candidates = self.line.candidates(self.settings.policy, event.order, fence)
         while (row := self.line.admit(candidates, self._fits)) is not None:
             candidates.remove(row)
             steps += self._enter(row, event.at_ns)

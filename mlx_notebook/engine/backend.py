@@ -6,6 +6,7 @@ know: tokens, text, ends, errors. It never decides which row runs.
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mlx_notebook.core.request import Request
+
+log = logging.getLogger("mlx_notebook")
 
 
 class Backend(Protocol):
@@ -86,6 +89,15 @@ class Backend(Protocol):
         ...
 
 
+def release_all(request: Request) -> None:
+    """Release what a request owns: every release is attempted, a failing one is logged."""
+    for release in request.owned:
+        try:
+            release()
+        except BaseException as error:  # noqa: BLE001 - the others must be released too
+            log.error("releasing what request %d owned failed\n%s", request.id, as_text(error)[1])  # noqa: TRY400
+
+
 def _letters(row_id: int, index: int) -> str:
     return chr(ord("a") + (row_id + index) % 26)
 
@@ -148,9 +160,10 @@ class ScriptedBackend:
     def drop(self, row_id: int, keep_as: int | None = None, keep_tokens: int | None = None) -> Kept | None:
         request = self._rows.pop(row_id, None)
         count = self._counts.pop(row_id, 0)
-        for release in request.owned if request else ():
-            release()
-        if request is None or keep_as is None:
+        if request is None:
+            return None
+        release_all(request)
+        if keep_as is None:
             return None
         known = len(request.shape.prompt_ids) + count - 1
         self._entries[keep_as] = known if keep_tokens is None else min(known, keep_tokens)

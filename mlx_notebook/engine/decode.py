@@ -13,8 +13,8 @@ import mlx.core as mx
 
 from mlx_notebook.core.events import RowOutcome
 from mlx_notebook.core.rows import FinishDetail, FinishReason
-from mlx_notebook.engine.failure import as_text
 from mlx_notebook.engine.usercode import processed, wants_more
+from mlx_notebook.failure import as_text
 
 if TYPE_CHECKING:
     from mlx_notebook.core.results import TokenLogprob

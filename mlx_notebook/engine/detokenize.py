@@ -161,9 +161,7 @@ class _WindowStream:
     def _move(self, text: str) -> None:
         """Forget the oldest tokens, if the rest alone gives the same text but for its own first characters."""
         kept = self._ids[-CONTEXT:]
-        while len(kept) < len(self._ids) and _BYTE_TOKEN.fullmatch(self._owner.token(kept[0]) or ""):
-            kept = self._ids[-len(kept) - 1 :]
-        if len(kept) == len(self._ids) or not text.startswith(self._shown):
+        if not text.startswith(self._shown):
             return
         kept_text = self._owner.decode(kept)
         held = len(text) - len(self._shown)

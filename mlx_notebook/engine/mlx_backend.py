@@ -7,7 +7,6 @@ the device stream is made there on first use and given back by `close`, the thre
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -16,20 +15,19 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from mlx_notebook.core.events import Decode, Keep, Kept, Prefill, PrefillDone, PrefillPart, StepDone, StepFailed
 from mlx_notebook.engine import decode, prefill, wired
+from mlx_notebook.engine.backend import release_all
 from mlx_notebook.engine.detokenize import Detokenizer
-from mlx_notebook.engine.failure import as_text
 from mlx_notebook.engine.probe import capabilities_of
 from mlx_notebook.engine.row import RowState, RowText
 from mlx_notebook.engine.sampling import Sampler
 from mlx_notebook.engine.stop import StopMatcher
+from mlx_notebook.failure import as_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from mlx_notebook.core.placement import Capabilities
     from mlx_notebook.core.request import Request
-
-log = logging.getLogger(__name__)
 
 STEPS_BETWEEN_CLEANS = 256  # as in mlx-lm: caches grow, and freed blocks of every past size would stay behind
 
@@ -133,11 +131,8 @@ class MlxBackend:
         """Free a row's state and release what it owns; unknown rows are ignored."""
         request = self._requests.pop(row_id, None)
         self._rows.pop(row_id, None)
-        for release in request.owned if request is not None else ():
-            try:
-                release()
-            except Exception as error:  # noqa: BLE001 - the other releases must run, and the row is over anyway
-                log.error("row %d: releasing %r failed\n%s", row_id, release, as_text(error)[1])  # noqa: TRY400 - the frames are gone
+        if request is not None:
+            release_all(request)
         return None
 
     def synchronize(self) -> None:

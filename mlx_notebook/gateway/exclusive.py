@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from mlx_notebook.gateway.bell import Latch
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -13,7 +15,7 @@ class Exclusive:
     """A job: run once, failed once, or given up before it began; the first of these counts."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
-        self.done = threading.Event()
+        self.done = Latch()
         self._function: Callable[[], Any] | None = function
         self._lock = threading.Lock()
         self._value: Any = None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.core.options import ParsedOptions, parse_options
 from mlx_notebook.gateway import submission
+from mlx_notebook.gateway.later import Later
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from mlx_notebook.gateway.thread import Engine
 
 
-class FanOut:
+class FanOut(Later):
     """Inherited by Gateway.
 
     Attributes:

@@ -13,12 +13,14 @@ import time
 import weakref
 from collections import deque
 from dataclasses import replace
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Self
 
 from mlx_notebook.core.options import parse_options
 from mlx_notebook.core.placement import Placement, resolve
 from mlx_notebook.core.policy import BuiltIn
-from mlx_notebook.errors import GatewayDead, MlxNotebookError, PlacementMismatch
+from mlx_notebook.engine.backend import release_all
+from mlx_notebook.errors import MlxNotebookError
 from mlx_notebook.gateway import loading, submission, waiting
 from mlx_notebook.gateway.estimate import Estimate, estimate_prompts
 from mlx_notebook.gateway.fan_out import FanOut
@@ -27,7 +29,6 @@ from mlx_notebook.gateway.handles import Handles
 from mlx_notebook.gateway.history import EventBatch, events_since
 from mlx_notebook.gateway.hooks import current_execution
 from mlx_notebook.gateway.lease import device_lease
-from mlx_notebook.gateway.loop import dispose
 from mlx_notebook.gateway.policies import UserPolicy
 from mlx_notebook.gateway.record import RowRecord
 from mlx_notebook.gateway.registry import registry
@@ -67,7 +68,8 @@ class Gateway(FanOut):
             this machine's best.
         revision: of a Hugging Face id.
         trust_remote_code: run the model folder's own code.
-        name: what it is called here; the model's name if None.
+        name: what it is called here; the model's name if None. In use already, it gets a number.
+        replace: take that name over instead: its gateway closes once this one is loaded, not before.
         progress: called while loading, on the caller's thread, with (what, fraction or None).
 
     Blocks till the model is loaded; an interrupt gives the load up. A cell that is run again closes
@@ -94,8 +96,10 @@ class Gateway(FanOut):
         revision: str | None = None,
         trust_remote_code: bool = False,
         name: str | None = None,
+        replace: bool = False,
         progress: Progress | None = None,
     ) -> None:
+        registry.refuse_after_fork()
         waiting.refuse_to_block("loading a model")
         settings = check_settings(
             batch=batch,
@@ -118,7 +122,7 @@ class Gateway(FanOut):
         import_mlx()
         resolved = resolve_model(model, revision=revision, progress=progress)
         loader = loading.loader_of_name(resolved, dtype=dtype, trust_remote_code=trust_remote_code)
-        self._start(loader, settings, resolved.name, progress)
+        self._start(loader, settings, resolved.name, progress, takes_over=replace)
 
     @classmethod
     def from_loaded(cls, model: Any, tokenizer: Any, **settings: Any) -> Self:
@@ -127,6 +131,7 @@ class Gateway(FanOut):
         Every array that the model holds is evaluated on this thread first, since arrays may cross
         threads only evaluated. Afterwards touch the model only inside `with gateway.lease():`.
         """
+        registry.refuse_after_fork()
         waiting.refuse_to_block("loading a model")
         checked = check_settings(**settings)
         registry.close_predecessors(current_execution())
@@ -139,6 +144,7 @@ class Gateway(FanOut):
     @classmethod
     def from_backend(cls, backend: Backend, *, facts: loading.ModelFacts | None = None, **settings: Any) -> Self:
         """A gateway over any backend, such as a ScriptedBackend: for tests, teaching and demonstrations."""
+        waiting.refuse_to_block("loading a model")
         checked = check_settings(**settings)
         gateway = cls.__new__(cls)
         gateway._start(  # noqa: SLF001 - another way to construct the same class
@@ -146,8 +152,17 @@ class Gateway(FanOut):
         )
         return gateway
 
-    def _start(self, loader: loading.Loader, settings: Settings, model_name: str, progress: Progress | None) -> None:
-        self.name = registry.free_name(settings.name or _short(model_name))
+    def _start(
+        self,
+        loader: loading.Loader,
+        settings: Settings,
+        model_name: str,
+        progress: Progress | None,
+        *,
+        takes_over: bool = False,
+    ) -> None:
+        wanted = settings.name or short_name(model_name)
+        self.name = wanted if takes_over else registry.free_name(wanted)
         self.model_name = model_name
         self.execution = current_execution()
         self._settings = settings
@@ -155,7 +170,10 @@ class Gateway(FanOut):
         self._epoch = 0
         self._lifecycle = threading.RLock()
         self._launch(progress)
+        before = registry.gateways().get(self.name)
         registry.add(self)
+        if before is not None:
+            before.close()
 
     def _launch(self, progress: Progress | None) -> None:
         reports: deque[tuple[str, float | None]] = deque(maxlen=1)  # only the latest is news
@@ -227,31 +245,26 @@ class Gateway(FanOut):
             kv_budget=self._loop.scheduler.memory.budget,
             on_token=on_token,
         )
-        handles = Handles()
-        for position, (request, held) in enumerate(zip(call.requests, call.options, strict=True)):
-            try:
-                handles.append(self._submit_one(engine, request, held, placement))
-            except BaseException:
-                handles.cancel()
-                for unstarted in call.requests[position:]:
-                    dispose(unstarted)
-                raise
+        records = [
+            RowRecord(r, self._resolve(r), current_execution(), self, self._facts.thinking) for r in call.requests
+        ]
+        handles = Handles(Handle(*one, self.model_name) for one in zip(records, repeat(engine), call.options))
+        try:
+            submission.refuse_mismatch(placement, records)
+            for request, record, handle in zip(call.requests, records, handles, strict=True):
+                engine.submit(request, record)
+                registry.keep(handle)  # after: a refused request is nobody's latest, and would never be over
+        except BaseException:
+            for request, record in zip(call.requests, records, strict=True):
+                if record.taken:
+                    engine.cancel(record.id)
+                else:
+                    release_all(request)
+            raise
         return handles if call.several else handles[0]
 
-    def _submit_one(
-        self, engine: Engine, request: Request, held: dict[str, Any], placement: Placement | None
-    ) -> Handle:
-        own = resolve(request.shape, self._capabilities, self._epoch)
-        if placement is not None and not _same(placement, own):
-            raise PlacementMismatch(
-                "this placement was made for another request, or before the gateway was restarted:"
-                " call place() again with the same arguments."
-            )
-        record = RowRecord(request, own, current_execution(), self, self._facts.thinking)
-        handle = Handle(record, engine, held, self.model_name)
-        engine.submit(request, record)
-        registry.keep(handle)  # after: a refused request is nobody's latest, and would never be over
-        return handle
+    def _resolve(self, request: Request) -> Placement:
+        return resolve(request.shape, self._capabilities, self._epoch)
 
     def generate(self, prompt: Any, /, **options: Any) -> Result | list[Result]:
         """Submit and wait: a Result, or a list of them where `submit` gives Handles."""
@@ -271,15 +284,17 @@ class Gateway(FanOut):
             kv_budget=self._loop.scheduler.memory.budget,
             on_token=on_token,
         )
-        return resolve(call.requests[0].shape, self._capabilities, self._epoch)
+        return self._resolve(call.requests[0])
 
     def count_tokens(self, x: Any, /, **options: Any) -> int:
         """Tokens of a prompt as `submit` would send it: text through the chat template, messages, or ids."""
+        self._engine.check_process()
         parsed = parse_options(options, vocab_size=self._capabilities.vocab_size, draw_seed=lambda: 0)
         return len(submission.encode(x, parsed, self._facts, self._capabilities)[0])
 
     def estimate(self, prompts: Any, max_tokens: int = 256, **options: Any) -> Estimate:
         """Tokens and KV memory that prompts would take, and which would not fit. Nothing is queued."""
+        self._engine.check_process()
         return estimate_prompts(
             prompts,
             max_tokens,
@@ -321,8 +336,9 @@ class Gateway(FanOut):
         """The mlx-lm model; only inside `with gateway.lease():` or `run_exclusive`.
 
         Raises:
-            MlxNotebookError: the device is not this thread's now.
+            MlxNotebookError: the device is not this thread's now, or the gateway is closed.
         """
+        self._engine.check()
         me = threading.get_ident()
         if me not in waiting.engine_threads and not device_lease().held_by_thread(me):
             raise MlxNotebookError(
@@ -452,14 +468,11 @@ class Gateway(FanOut):
         """Load the model again on a new engine thread, after a death or a close; placements made before are void.
 
         Raises:
-            GatewayDead: this is a forked child; make a new Gateway here.
+            GatewayDead: this is a forked child.
         """
         waiting.refuse_to_block("restart()")
+        self._engine.check_process()
         with self._lifecycle:
-            if not self._engine.here:
-                raise GatewayDead(
-                    f"gateway {self.name!r} stayed in the parent process; make a new Gateway here.", gateway=self.name
-                )
             self.close()
             self._launch(None)
             registry.add(self)
@@ -483,17 +496,7 @@ def _cache_stats(scheduler: Scheduler) -> PromptCacheStats:
     return PromptCacheStats(len(prefixes), prefixes.nbytes, counters.hits, counters.misses, counters.tokens_reused)
 
 
-def _short(model_name: str) -> str:
+def short_name(model_name: str) -> str:
     """A name to call it by: the last part of a path or id, without an ending."""
     last = model_name.rstrip("/").replace("\\", "/").rsplit("/", 1)[-1]
     return last.removesuffix(".gguf") or "model"
-
-
-def _same(given: Placement, own: Placement) -> bool:
-    if given.epoch != own.epoch:
-        return False
-    if given.shape == own.shape:
-        return True
-    # Neither call named a seed: each drew its own, and the requests are the same but for that.
-    drawn = not given.shape.seed_given and not own.shape.seed_given
-    return drawn and given.shape.without_seed() == own.shape.without_seed()

@@ -17,7 +17,7 @@ from mlx_notebook.core.results import Result
 from mlx_notebook.core.rows import FinishDetail, RowStatus
 from mlx_notebook.errors import Cancelled, GatewayDead, MlxNotebookError, RowFailed
 from mlx_notebook.gateway.hooks import hooks
-from mlx_notebook.gateway.waiting import interrupted, refuse_to_block, sleep_until
+from mlx_notebook.gateway.waiting import SLICE_S, interrupted, refuse_to_block, sleep_until
 from mlx_notebook.trace.spans import Span, spans_of
 
 if TYPE_CHECKING:
@@ -152,6 +152,10 @@ class Handle:
         """
         self._record.when_done(lambda: callback(self))
 
+    def orphan(self) -> None:
+        """In a forked child: what is not over never will be."""
+        self._record.orphan()
+
     def belongs_to(self, engine: Engine) -> bool:
         """Whether this engine computes the row."""
         return self._engine is engine
@@ -248,7 +252,11 @@ class Handle:
                 break
             else:
                 self._refuse_to_block()
-                await asyncio.sleep(POLL_S)
+                try:
+                    await asyncio.sleep(POLL_S)
+                except (KeyboardInterrupt, asyncio.CancelledError):  # an interrupt of a cell comes as either
+                    self.cancel()
+                    raise
         await self._await()
 
     async def _await(self) -> Result:
@@ -282,8 +290,7 @@ class Handle:
         self._refuse_to_block()
         try:
             record = self._record
-            with record.changed:
-                record.changed.wait_for(lambda: record.length > position or record.done, timeout=0.5)
+            record.news.wait_until(lambda: record.length > position or record.done, SLICE_S)
         except KeyboardInterrupt:
             interrupted(self)
             raise

@@ -6,8 +6,10 @@ import queue
 import time
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex
 
+from mlx_notebook.core.rows import RowStatus
 from mlx_notebook.gateway import waiting
 from mlx_notebook.gateway.handle import Handle
+from mlx_notebook.gateway.hooks import current_execution
 from mlx_notebook.gateway.waiting import sleep_until
 
 if TYPE_CHECKING:
@@ -24,7 +26,12 @@ class Handles(list[Handle]):
     def results(self, timeout: float | None = None) -> list[Result]:
         """Every Result, in order; waits `timeout` seconds for all together, raises as `Handle.result` does."""
         end = None if timeout is None else time.monotonic() + timeout
-        return [handle.result(None if end is None else max(0.0, end - time.monotonic())) for handle in self]
+        try:
+            return [handle.result(None if end is None else max(0.0, end - time.monotonic())) for handle in self]
+        except KeyboardInterrupt:
+            if current_execution() is None:  # in a notebook the cell that submitted them decides
+                self.cancel()
+            raise
 
     def cancel(self) -> int:
         """Cancel all that are not over; how many were asked."""
@@ -146,7 +153,7 @@ def wait(
     wanted = list(dict.fromkeys(handles))
     try:
         for handle in as_completed(wanted, timeout):
-            failed = return_when == "FIRST_EXCEPTION" and handle.exception() is not None
+            failed = return_when == "FIRST_EXCEPTION" and handle.status is RowStatus.FAILED
             if return_when == "FIRST_COMPLETED" or failed:
                 break
     except TimeoutError:

@@ -4,19 +4,20 @@ Whoever computes holds it: a gateway's active period, a model load, `run_exclusi
 `with gateway.lease()`. A ticket is a place in the line; the head of the line is the holder.
 Tickets ahead of a waiter are told that somebody waits, so that they can let the line move.
 
-Threads: every method may be called from any thread. The lock protects the line only; callbacks
-run outside it, and must only set flags or enqueue. Release and cancel are idempotent, and a
-ticket that gives up its place takes nothing from the others.
+Threads: every method may be called from any thread. Callbacks run under the lock, so that no news
+overtakes another; they must only set flags, enqueue, or release. Release is idempotent, and a
+ticket that gives up its place takes nothing from the others. An interrupt in the middle of a call
+leaves the line whole: nobody keeps a place that no one knows of, nobody's turn goes unsaid.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
+
+from mlx_notebook.gateway.bell import Latch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,8 +47,9 @@ class Ticket:
     breakable: bool
     thread_id: int | None = None
     since: float = field(default_factory=time.monotonic)
-    granted: threading.Event = field(default_factory=threading.Event)
+    granted: Latch = field(default_factory=Latch)
     over: bool = False
+    told_of_grant: bool = False
     told_of_waiters: bool = False
 
     @property
@@ -69,8 +71,9 @@ class DeviceLease:
     """The line for the device."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._line: deque[Ticket] = deque()
+        # Reentrant: a callback may release, and a finalizer may run inside any allocation.
+        self._lock = threading.RLock()
+        self._line: list[Ticket] = []
 
     def ask(
         self,
@@ -85,24 +88,31 @@ class DeviceLease:
     ) -> Ticket:
         """Take a place at the end of the line; granted at once if nobody is there."""
         ticket = Ticket(owner, kind, on_grant, on_waiters, on_break, breakable, thread_id)
-        with self._lock:
-            self._line.append(ticket)
-            calls = self._settle_line()
-        for call in calls:
-            call()
+        try:
+            with self._lock:
+                self._line.append(ticket)
+                self._tell()
+        except BaseException:
+            self._leave(ticket)  # nobody else knows of this place
+            raise
         return ticket
 
     def release(self, ticket: Ticket) -> bool:
         """Leave the line, as holder or as waiter. False if the ticket was over already."""
+        try:
+            return self._leave(ticket)
+        except BaseException:
+            self._leave(ticket)  # whoever is next must learn of it all the same
+            raise
+
+    def _leave(self, ticket: Ticket) -> bool:
         with self._lock:
-            if ticket.over:
-                return False
+            was_there = ticket in self._line
             ticket.over = True
-            self._line.remove(ticket)
-            calls = self._settle_line()
-        for call in calls:
-            call()
-        return True
+            if was_there:
+                self._line.remove(ticket)
+            self._tell()
+        return was_there
 
     def break_holder(self) -> Holder | None:
         """Take the device from a breakable holder; returns who lost it, None if nobody could."""
@@ -116,19 +126,42 @@ class DeviceLease:
         ticket.on_break()
         return holder
 
-    def _settle_line(self) -> list[Callable[[], None]]:
-        """Grant the head, and tell each ticket whose "somebody waits behind me" changed. Under the lock."""
-        calls: list[Callable[[], None]] = []
-        for place, ticket in enumerate(self._line):
-            if place == 0 and not ticket.granted.is_set():
-                ticket.since = time.monotonic()
-                ticket.granted.set()
-                calls.append(partial(ticket.on_grant, ticket))
-            waited_for = place < len(self._line) - 1
-            if waited_for != ticket.told_of_waiters:
-                ticket.told_of_waiters = waited_for
-                calls.append(partial(ticket.on_waiters, ticket, waited_for))
-        return calls
+    # ------------------------------------------------------------ news, under the lock
+
+    def _tell(self) -> None:
+        """Tell each ticket what it has not been told: its turn, or that somebody waits behind it (no longer)."""
+        while (ticket := next((t for t in self._line if self._has_news(t)), None)) is not None:
+            if self._line[0] is ticket and not ticket.told_of_grant:
+                self._tell_of_grant(ticket)
+            else:
+                self._tell_of_waiters(ticket)
+
+    def _has_news(self, ticket: Ticket) -> bool:
+        turn = self._line[0] is ticket and not ticket.told_of_grant
+        return turn or ticket.told_of_waiters != self._has_waiters(ticket)
+
+    def _has_waiters(self, ticket: Ticket) -> bool:
+        return self._line[-1] is not ticket
+
+    def _tell_of_grant(self, ticket: Ticket) -> None:
+        ticket.told_of_grant = True  # before the call, which may come back here
+        try:
+            ticket.since = time.monotonic()
+            ticket.granted.set()
+            ticket.on_grant(ticket)
+        except BaseException:
+            ticket.told_of_grant = False
+            raise
+
+    def _tell_of_waiters(self, ticket: Ticket) -> None:
+        some = ticket.told_of_waiters = self._has_waiters(ticket)
+        try:
+            ticket.on_waiters(ticket, some)
+        except BaseException:
+            ticket.told_of_waiters = not some
+            raise
+
+    # ------------------------------------------------------------ who, for people
 
     @property
     def holder(self) -> Holder | None:
@@ -144,6 +177,11 @@ class DeviceLease:
         """How many wait behind the holder."""
         with self._lock:
             return max(0, len(self._line) - 1)
+
+    def someone_behind(self, ticket: Ticket) -> bool:
+        """Whether anybody stands behind this ticket."""
+        with self._lock:
+            return bool(self._line) and self._has_waiters(ticket)
 
     def held_by_thread(self, thread_id: int) -> bool:
         """Whether this very thread holds the device by a lease of its own."""

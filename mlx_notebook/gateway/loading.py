@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from mlx_notebook.engine.backend import Backend
     from mlx_notebook.gateway.thread import Loading
+    from mlx_notebook.models.describe import LoadedModel
     from mlx_notebook.models.resolve import ResolvedModel
 
     Loader = Callable[[Loading], tuple[Backend, "ModelFacts"]]
@@ -40,21 +41,6 @@ class ModelFacts:
     thinking: ThinkingMarks | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
-    """A model in memory and what a gateway needs to know of it; `vocab_size` None means as the model shows."""
-
-    model: Any
-    tokenizer: Any
-    source: str
-    revision: str | None
-    weight_bytes: int
-    context_length: int | None
-    vocab_size: int | None
-    eos_token_ids: tuple[int, ...]
-    recommended_sampling: Mapping[str, Any]
-
-
 def loader_of_name(resolved: ResolvedModel, *, dtype: str | None, trust_remote_code: bool) -> Loader:
     """Loads a resolved model on the engine thread."""
 
@@ -68,19 +54,7 @@ def loader_of_name(resolved: ResolvedModel, *, dtype: str | None, trust_remote_c
             progress=loading.progress,
             check_cancel=loading.check,
         )
-        return _serve(
-            Served(
-                model=loaded.model,
-                tokenizer=loaded.tokenizer,
-                source=loaded.source,
-                revision=loaded.revision,
-                weight_bytes=loaded.weight_bytes,
-                context_length=loaded.context_length,
-                vocab_size=loaded.vocab_size,
-                eos_token_ids=loaded.eos_token_ids,
-                recommended_sampling=loaded.recommended_sampling,
-            )
-        )
+        return _serve(loaded)
 
     return load_it
 
@@ -88,32 +62,13 @@ def loader_of_name(resolved: ResolvedModel, *, dtype: str | None, trust_remote_c
 def loader_of_loaded(model: Any, tokenizer: Any) -> Loader:
     """Serves what `mlx_lm.load` returned. Called on the caller's thread: every array is evaluated there, now."""
     from mlx_notebook.models.backend_check import import_mlx
-    from mlx_notebook.models.describe import context_length
+    from mlx_notebook.models.describe import describe_loaded
     from mlx_notebook.models.evaluate import evaluate_everything
 
     import_mlx()
-    weight_bytes = evaluate_everything(model)
-    settings = vars(model.args) if hasattr(model, "args") else {}
-    served = Served(
-        model=model,
-        tokenizer=tokenizer,
-        source="from_loaded",
-        revision=None,
-        weight_bytes=weight_bytes,
-        context_length=context_length(settings),
-        vocab_size=None,
-        eos_token_ids=_ends_of(tokenizer),
-        recommended_sampling={},
-    )
-    return lambda _loading: _serve(served)
-
-
-def _ends_of(tokenizer: Any) -> tuple[int, ...]:
-    """End tokens of mlx-lm's wrapper (several) or of a plain transformers tokenizer (one or none)."""
-    ends = getattr(tokenizer, "eos_token_ids", None)
-    if ends is None:
-        ends = [] if getattr(tokenizer, "eos_token_id", None) is None else [tokenizer.eos_token_id]
-    return tuple(sorted(int(i) for i in ends))
+    evaluate_everything(model)
+    loaded = describe_loaded(model, tokenizer)
+    return lambda _loading: _serve(loaded)
 
 
 def loader_of_backend(backend: Backend, facts: ModelFacts) -> Loader:
@@ -130,7 +85,7 @@ def _marks_of(tokenizer: Any) -> ThinkingMarks | None:
     return ThinkingMarks(start, end, *(tuple(int(i) for i in one) for one in ids))
 
 
-def _serve(loaded: Served) -> tuple[Backend, ModelFacts]:
+def _serve(loaded: LoadedModel) -> tuple[Backend, ModelFacts]:
     from mlx_notebook.engine.mlx_backend import MlxBackend, device_name
     from mlx_notebook.models.memory import free_memory
     from mlx_notebook.models.tokenization import Tokenization

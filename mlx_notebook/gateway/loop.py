@@ -14,6 +14,7 @@ from mlx_notebook.core import events as ev
 from mlx_notebook.core.decisions import DecisionLog
 from mlx_notebook.core.ring import Ring
 from mlx_notebook.core.scheduler import Scheduler, SchedulerSettings
+from mlx_notebook.engine.backend import release_all
 from mlx_notebook.failure import as_text
 from mlx_notebook.gateway.stats import RateMeter
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from mlx_notebook.core.request import Request
     from mlx_notebook.engine.backend import Backend
     from mlx_notebook.gateway.intake import Intake
-    from mlx_notebook.gateway.place import PlaceInLine
+    from mlx_notebook.gateway.place import PlacesInLine
     from mlx_notebook.gateway.policies import UserPolicy
     from mlx_notebook.gateway.record import RowRecord
 
@@ -39,7 +40,7 @@ class EngineLoop:
     Args:
         backend: a loaded backend, made on this thread.
         intake: where callers put work and rows.
-        place: our place in the line for the device.
+        places: our places in the line for the device.
         settings: what the scheduler is made with.
         policy: a user's order of admission, if there is one.
     """
@@ -48,7 +49,7 @@ class EngineLoop:
         self,
         backend: Backend,
         intake: Intake,
-        place: PlaceInLine,
+        places: PlacesInLine,
         settings: SchedulerSettings,
         policy: UserPolicy | None = None,
     ) -> None:
@@ -61,17 +62,28 @@ class EngineLoop:
         self.last_seen_ns = time.monotonic_ns()
         self._backend = backend
         self._intake = intake
-        self._place = place
+        self._places = places
         self._dirty: set[RowRecord] = set()
         self._flushed_ns = 0
 
     def run(self, stopping: Callable[[], bool]) -> None:
-        """Serve until told to stop, then end every row that is left."""
+        """Serve until told to stop, then end every row that is left, those too that the scheduler hasn't seen."""
         while not stopping():
-            for work in self._intake.take():
-                work(time.monotonic_ns())
+            self._do_what_came()
             self._turn(stopping)
         self.feed(ev.CloseAsked(time.monotonic_ns()))
+        self._do_what_came()
+
+    def _do_what_came(self) -> None:
+        # A function of its own: a local of the loop's would keep the last request, and all its user's code holds.
+        for work in self._intake.take():
+            work(time.monotonic_ns())
+
+    def retire(self) -> None:
+        """Let go of the backend, and the model with it: handles that are kept still know this loop's figures."""
+        del self._backend
+        self._dirty.clear()
+        self.held_bytes = 0
 
     def feed(self, event: ev.Event) -> None:
         """Hand one event to the scheduler and execute what it says."""
@@ -84,8 +96,12 @@ class EngineLoop:
 
     def admit(self, at_ns: int, asked_ns: int, record: RowRecord, request: Request) -> None:
         """A submitted row reaches the scheduler; from now on its record follows the scheduler's row."""
+        if self._intake.record(record.id) is None:  # its caller was interrupted before we could take it
+            return
         steps = self._decide(ev.Submitted(at_ns, asked_ns, request, record.placement))
-        record.row = self.scheduler.rows.get(request.id, record.row)
+        row = self.scheduler.rows.get(request.id)
+        if row is not None:
+            record.follow(row)
         for step in steps:
             self._execute(step)
 
@@ -113,19 +129,18 @@ class EngineLoop:
         self._how[type(step)](self, step)
 
     def _ask_lease(self, _step: ev.AskLease) -> None:
-        self._place.take()
+        self._places.take_if_none()
 
     def _give_lease(self, _step: ev.GiveLease) -> None:
         self._backend.synchronize()
-        self._place.give_back()
+        self._places.give_back()
 
     def _open(self, step: ev.Open) -> None:
         request = self._intake.start(step.row_id)
         record = self._intake.record(step.row_id)
-        if record is not None:
-            record.lease_granted_ns = self._place.granted_ns
-        if request is None:  # its gateway is being closed
-            return
+        if request is None or record is None:
+            raise RuntimeError(f"row {step.row_id} is opened but nobody submitted it")
+        record.lease_granted_ns = self._places.granted_ns
         try:
             self._backend.open(request, step.entry_id, step.cached_tokens)
         except BaseException as error:  # noqa: BLE001 - one row's failure to open is that row's alone
@@ -162,7 +177,7 @@ class EngineLoop:
         self.held_bytes = self._backend.held_bytes()
         dirty, self._dirty = self._dirty, set()
         for record in dirty:
-            record.notify()
+            record.news.ring()
 
     def _drop(self, step: ev.Drop) -> None:
         try:
@@ -186,11 +201,12 @@ class EngineLoop:
     def _settle(self, step: ev.Settle) -> None:
         request = self._intake.start(step.row_id)
         if request is not None:
-            dispose(request)
-        record = self._intake.end(step.row_id)
+            release_all(request)
+        record = self._intake.record(step.row_id)
         if record is not None:
             self._dirty.discard(record)
             record.settle(step.reason, step.detail, step.error)
+        self._intake.end(step.row_id)
 
     _how: ClassVar[dict[type, Callable[[Any, Any], None]]] = {
         ev.AskLease: _ask_lease,
@@ -204,12 +220,3 @@ class EngineLoop:
         ev.Rewind: _rewind,
         ev.Settle: _settle,
     }
-
-
-def dispose(request: Request) -> None:
-    """Release what an unstarted request owns: every release is attempted, a failing one is logged."""
-    for release in request.owned:
-        try:
-            release()
-        except BaseException:
-            log.exception("releasing what request %d owned failed", request.id)

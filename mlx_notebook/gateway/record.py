@@ -1,9 +1,9 @@
 """A row's record: what the engine thread writes of one request, and everybody else reads.
 
 Threads: the engine thread pushes text and settles; closing a gateway settles from the caller's
-thread. The lock guards the lists and the outcome; it is never held while user code runs. Settling is
-idempotent and the first to come wins, so that every waiting reader is freed at once even while
-the engine is inside a native call.
+thread. The lock guards the lists and the outcome; it is never held while user code runs, and nobody
+sleeps on it. Settling is idempotent and the first to come wins, so that every waiting reader is freed
+at once even while the engine is inside a native call.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mlx_notebook.core.request import UserCode
 from mlx_notebook.core.rows import FinishDetail, FinishReason, Row, RowStatus
 from mlx_notebook.core.thinking import ThinkingSplitter
+from mlx_notebook.gateway.bell import Bell, Latch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +42,11 @@ class RowRecord:
         execution: the cell run that submitted it, None outside a notebook.
         keep: kept alive until the row is over (its gateway, which would close itself if forgotten).
         marks: what the model writes around its thinking, if it does.
+
+    Attributes:
+        taken: whether an engine took it in, and so will settle it.
+        over: up once it is settled.
+        news: rings when there is more text, and at the end.
     """
 
     def __init__(
@@ -54,8 +61,9 @@ class RowRecord:
         self.placement = placement
         self.execution = execution
         self.row = Row(request, seq=-1, queued_ns=time.monotonic_ns())
-        self.changed = threading.Condition()
-        self.over = threading.Event()
+        self.taken = False
+        self.over = Latch()
+        self.news = Bell()
         self.token_ids: list[int] = []
         self.logprobs: list[TokenLogprob] = []
         self.length = 0
@@ -65,11 +73,13 @@ class RowRecord:
         self.died = False
         self.lease_granted_ns = 0
         self.settled_ns = 0
+        self._lock = threading.RLock()
         self._keep: object | None = keep
         self._parts: list[str] = []
         self._thoughts: list[str] = []
+        self._marks = marks
         self._splitter = _splitter_for(request, marks)
-        self._callbacks: list[Callable[[], object]] = []
+        self._callbacks: deque[Callable[[], object]] = deque()
 
     @property
     def done(self) -> bool:
@@ -86,14 +96,14 @@ class RowRecord:
     @property
     def text(self) -> str:
         """All text that may be shown now."""
-        with self.changed:
+        with self._lock:
             self._parts = ["".join(self._parts)]
             return self._parts[0]
 
     @property
     def reasoning(self) -> str | None:
         """The thinking so far, without the space around it; None where there was none."""
-        with self.changed:
+        with self._lock:
             if self._splitter is None or not self._splitter.thought:
                 return None
             self._thoughts = ["".join(self._thoughts)]
@@ -104,9 +114,16 @@ class RowRecord:
         """Whether the row is inside its thinking marks now."""
         return self._splitter is not None and self._splitter.inside and not self.done
 
+    def become(self, request: Request, placement: Placement) -> None:
+        """Take the request that the row is really to be, in place of a provisional one that nobody took in."""
+        with self._lock:
+            self.placement = placement
+            self.row = Row(request, seq=-1, queued_ns=time.monotonic_ns())
+            self._splitter = _splitter_for(request, self._marks)
+
     def push(self, outcome: RowOutcome) -> None:
-        """Take one step's outcome (engine thread); readers are woken by `notify`, not by this."""
-        with self.changed:
+        """Take one step's outcome (engine thread); readers are woken by `news`, not by this."""
+        with self._lock:
             if self.done:
                 return
             if outcome.token_id is not None:
@@ -125,10 +142,11 @@ class RowRecord:
             self._parts.append(shown)
             self.length += len(shown)
 
-    def notify(self) -> None:
-        """Wake whoever waits for more text."""
-        with self.changed:
-            self.changed.notify_all()
+    def follow(self, row: Row) -> None:
+        """From now on the scheduler's row tells how far it is; what is over stays as it ended."""
+        with self._lock:
+            if not self.done:
+                self.row = row
 
     def settle(
         self,
@@ -144,26 +162,40 @@ class RowRecord:
             error: (message, traceback as text) for `FinishReason.ERROR`.
             died: whether it was the engine thread that failed, not the row.
         """
-        with self.changed:
-            if self.done:
-                return
-            if self._splitter is not None:
-                self._add(self._splitter.flush())
-            self.reason, self.detail, self.error, self.died = reason, detail, error, died
-            self.settled_ns = time.monotonic_ns()
-            self.row.ended_ns = self.row.ended_ns or self.settled_ns
-            self._keep = None
-            # The user's functions may hold arrays: a kept handle must not pin them.
-            self.row.request = replace(self.row.request, code=UserCode(), owned=())
-            callbacks, self._callbacks = self._callbacks, []
-            self.over.set()
-            self.changed.notify_all()
-        for callback in callbacks:
+        with self._lock:
+            if not self.done:
+                if self._splitter is not None:
+                    self._add(self._splitter.flush())
+                self.reason, self.detail, self.error, self.died = reason, detail, error, died
+                self.settled_ns = time.monotonic_ns()
+                self.row = self._as_it_ended(self.row)
+                self._keep = None
+                self.over.set()
+        self.news.ring()
+        while (callback := self._next_callback()) is not None:  # also what an interrupted call before this one left
             self._call(callback)
+
+    def _as_it_ended(self, row: Row) -> Row:
+        """A copy of one's own: the scheduler may still count on a row that a closing gateway settled.
+
+        The user's functions may hold arrays, which a kept handle must not pin: they are left out.
+        """
+        request = replace(row.request, code=UserCode(), owned=())
+        return replace(
+            row,
+            request=request,
+            chunks=list(row.chunks),
+            token_ids=list(self.token_ids),
+            ended_ns=row.ended_ns or self.settled_ns,
+        )
+
+    def _next_callback(self) -> Callable[[], object] | None:
+        with self._lock:
+            return self._callbacks.popleft() if self._callbacks else None
 
     def when_done(self, callback: Callable[[], object]) -> None:
         """Run `callback` at the end: now if that has come, else on the thread that settles."""
-        with self.changed:
+        with self._lock:
             if not self.done:
                 self._callbacks.append(callback)
                 return
@@ -176,9 +208,11 @@ class RowRecord:
             log.exception("a done-callback of request %d raised; the others go on", self.id)
 
     def orphan(self) -> None:
-        """In a forked child: no engine thread is here, and it may have held our locks when the process forked."""
-        self.changed, self.over = threading.Condition(), threading.Event()
-        self._callbacks = []
+        """In a forked child: neither the engine thread is here nor whoever held our lock as the process forked."""
+        self._lock = threading.RLock()
+        if self.done:
+            return
+        self._callbacks = deque()
         message = f"request {self.id} belongs to the parent process; its engine thread is not in this forked child."
         self.settle(FinishReason.ERROR, error=(message, ""), died=True)
 

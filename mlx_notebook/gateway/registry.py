@@ -10,10 +10,12 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
+import sys
 import threading
 import weakref
 from typing import TYPE_CHECKING
 
+from mlx_notebook.errors import GatewayDead
 from mlx_notebook.gateway import lease
 
 if TYPE_CHECKING:
@@ -37,13 +39,14 @@ class Registry:
     """Gateways and handles of this process. The lock guards the tables; any thread may call."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: a finalizer of the user's may run inside any allocation
         self._gateways: weakref.WeakValueDictionary[str, Gateway] = weakref.WeakValueDictionary()
         self._held: dict[str, Gateway] = {}
         self._current: weakref.ref[Gateway] | None = None
         self._handles: dict[int, Handle] = {}
         self._finished = 0
-        self.engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+        self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+        self.forked_from_mlx = False
 
     # ------------------------------------------------------------ gateways
 
@@ -136,9 +139,15 @@ class Registry:
 
     # ------------------------------------------------------------ the end
 
+    def add_engine(self, engine: Engine) -> None:
+        """Know of an engine, as long as anybody else does."""
+        with self._lock:
+            self._engines.add(engine)
+
     def stop_all(self) -> None:
         """Stop every engine, then wait for each: handles settle at once, threads clear their streams themselves."""
-        engines = [engine for engine in list(self.engines) if engine.here]
+        with self._lock:
+            engines = [engine for engine in self._engines if engine.here]
         for engine in engines:
             engine.stop()
         for engine in engines:
@@ -147,9 +156,21 @@ class Registry:
     def orphan_all(self) -> None:
         """In a forked child: the locks may be held by threads that are not here, so make new ones."""
         lease.forget_after_fork()
-        self._lock = threading.Lock()
-        for engine in list(self.engines):
+        self._lock = threading.RLock()
+        # MLX's own threads stayed behind: an evaluation here would wait for them for ever.
+        self.forked_from_mlx = self.forked_from_mlx or "mlx.core" in sys.modules
+        for engine in list(self._engines):
             engine.orphan()
+        for handle in self._handles.values():
+            handle.orphan()
+
+    def refuse_after_fork(self) -> None:
+        """Raise GatewayDead where MLX cannot compute because it was imported before this process was forked."""
+        if self.forked_from_mlx:
+            raise GatewayDead(
+                "this process was forked from one that had imported MLX, whose threads stayed there: computing here"
+                ' would wait for ever. Start children with multiprocessing\'s "spawn" method.'
+            )
 
 
 registry = Registry()

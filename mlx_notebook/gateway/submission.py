@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.core.options import ParsedOptions, parse_options
 from mlx_notebook.core.request import Request, RequestShape, UserCode
-from mlx_notebook.errors import OverBudget, OverContext
+from mlx_notebook.errors import OverBudget, OverContext, PlacementMismatch
 from mlx_notebook.gateway.boundaries import boundaries_of
 from mlx_notebook.gateway.registry import request_ids
 from mlx_notebook.gateway.sizes import show_bytes
@@ -18,8 +18,9 @@ from mlx_notebook.gateway.sizes import show_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mlx_notebook.core.placement import Capabilities
+    from mlx_notebook.core.placement import Capabilities, Placement
     from mlx_notebook.gateway.loading import ModelFacts
+    from mlx_notebook.gateway.record import RowRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,33 @@ class Submission:
     requests: tuple[Request, ...]
     options: tuple[dict[str, Any], ...]
     several: bool
+
+
+def refuse_mismatch(given: Placement | None, records: Sequence[RowRecord]) -> None:
+    """Raise PlacementMismatch unless `given` was made for this very call, its seeds aside where none was named.
+
+    The samples of one prompt share its placement; several prompts have one each.
+    """
+    if given is None:
+        return
+    own = records[0].placement
+    if any(record.placement.shape.prompt_ids != own.shape.prompt_ids for record in records):
+        raise PlacementMismatch("a placement is for one prompt: submit the prompts one by one, each with its own.")
+    if not _same(given, own):
+        raise PlacementMismatch(
+            "this placement was made for another request, or before the gateway was restarted:"
+            " call place() again with the same arguments."
+        )
+
+
+def _same(given: Placement, own: Placement) -> bool:
+    if given.epoch != own.epoch:
+        return False
+    if given.shape == own.shape:
+        return True
+    # Neither call named a seed: each drew its own, and the requests are the same but for that.
+    drawn = not given.shape.seed_given and not own.shape.seed_given
+    return drawn and given.shape.without_seed() == own.shape.without_seed()
 
 
 def draw_seed() -> int:

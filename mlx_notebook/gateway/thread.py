@@ -19,14 +19,16 @@ from mlx_notebook.core import events as ev
 from mlx_notebook.core.placement import Capabilities
 from mlx_notebook.core.rows import FinishDetail, FinishReason
 from mlx_notebook.core.scheduler import SchedulerSettings
+from mlx_notebook.engine.backend import release_all
 from mlx_notebook.errors import GatewayClosed, GatewayDead, MlxNotebookError
 from mlx_notebook.failure import without_frames
 from mlx_notebook.gateway import waiting
+from mlx_notebook.gateway.bell import Latch
 from mlx_notebook.gateway.exclusive import Exclusive
 from mlx_notebook.gateway.intake import Intake
 from mlx_notebook.gateway.lease import device_lease
-from mlx_notebook.gateway.loop import EngineLoop, dispose
-from mlx_notebook.gateway.place import PlaceInLine
+from mlx_notebook.gateway.loop import EngineLoop
+from mlx_notebook.gateway.place import PlacesInLine
 from mlx_notebook.gateway.registry import registry
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ class Loading:
     """What a loader is given: where to report progress, and how to learn that nobody wants the model any more."""
 
     progress: Callable[[str, float | None], None]
-    stop: threading.Event
+    stop: Latch
 
     def check(self) -> None:
         """Raise InterruptedError when the load was given up."""
@@ -79,22 +81,23 @@ class Engine:
         self.capabilities = Capabilities(vocab_size=0)
         self.loaded: Any = None
         self.load_error: BaseException | None = None
-        self.ready = threading.Event()
+        self.ready = Latch()
         self.intake = Intake(max_queued)
         self.loop: EngineLoop | None = None
         self.death: str | None = None
         self._pid = os.getpid()
-        self._load = load
+        self._load: Callable[[Loading], tuple[Backend, Any]] | None = load
         self._settings_for = settings_for or (lambda _engine: SchedulerSettings())
         self._policy = policy
-        self._loading = Loading(progress or _no_progress, threading.Event())
+        self._loading = Loading(progress or _no_progress, Latch())
         self._backend: Backend | None = None
-        self._place = PlaceInLine(name, self._hear)
+        self._places = PlacesInLine(name, self._hear)
         self.at_end: list[Callable[[], None]] = []
         self._exclusives: set[Exclusive] = set()
         self._stopping = False
+        self._ended = Latch()
         self._thread = threading.Thread(target=self._run, name=f"mlx-notebook engine {name}", daemon=True)
-        registry.engines.add(self)
+        registry.add_engine(self)
         self._thread.start()
 
     # ------------------------------------------------------------ state
@@ -116,13 +119,18 @@ class Engine:
 
     def check(self) -> None:
         """Raise GatewayDead or GatewayClosed unless the engine takes work."""
-        if not self.here:
-            raise GatewayDead(
-                f"gateway {self.name!r} stayed in the parent process: this is a forked child; make a new Gateway here.",
-                gateway=self.name,
-            )
+        self.check_process()
         if self._stopping or self.intake.closed:
             raise self._why_gone()
+
+    def check_process(self) -> None:
+        """Raise GatewayDead in a forked child."""
+        if not self.here:
+            raise GatewayDead(
+                f"gateway {self.name!r} stayed in the parent process: this is a forked child. Ask it there, or start"
+                ' children with multiprocessing\'s "spawn" method and make a Gateway in the child.',
+                gateway=self.name,
+            )
 
     def _why_gone(self) -> MlxNotebookError:
         if self.death is not None:
@@ -140,7 +148,7 @@ class Engine:
         if ahead is None:
             return "about to enter the queue"
         holder = device_lease().holder
-        if self._place.waits and holder is not None:
+        if self._places.waits and holder is not None:
             return f"waiting for the device: {holder.owner} holds it ({holder.kind})"
         return "next in line" if ahead == 0 else f"behind {ahead} {'row' if ahead == 1 else 'rows'}"
 
@@ -153,12 +161,17 @@ class Engine:
     # ------------------------------------------------------------ asking
 
     def submit(self, request: Request, record: RowRecord) -> None:
-        """Enqueue a request; its record is settled under our care from then on."""
+        """Enqueue a request. `record.taken` says whether its end is our care, also where this raises."""
         self.check()
         asked_ns = time.monotonic_ns()
         if not self.intake.submit(request, record, lambda at: self._the_loop.admit(at, asked_ns, record, request)):
             raise self._why_gone()
-        self._place.take()
+        self._places.take()
+
+    def expect(self, record: RowRecord) -> None:
+        """Count a row as open that will be submitted later; whoever closes us settles it."""
+        if not self.intake.expect(record):
+            raise self._why_gone()
 
     def cancel(self, row_id: int, detail: FinishDetail = FinishDetail.USER) -> bool:
         """Ask for a row's end; False where there is nobody left to ask."""
@@ -170,17 +183,17 @@ class Engine:
 
     def run_exclusive(self, function: Callable[[], Any]) -> Any:
         """Run `function()` on the engine thread under a lease of its own; its value, or its exception."""
-        self.check()
         job = Exclusive(function)
         self._exclusives.add(job)
-        ticket = device_lease().ask(self.name, "exclusive", on_grant=lambda granted: self._run_or_fail(job, granted))
+        ticket: Ticket | None = None
         try:
+            self.check()  # only now: whoever stops the engine from here on finds the job and fails it
+            ticket = device_lease().ask(self.name, "exclusive", on_grant=lambda held: self._run_or_fail(job, held))
             waiting.sleep_until(job.done.wait, None)
-        except BaseException:
-            if job.give_up():
-                device_lease().release(ticket)
-            raise
         finally:
+            # A job that has begun keeps the device till it is done, though its caller was interrupted.
+            if (job.give_up() or job.done.is_set()) and ticket is not None:
+                device_lease().release(ticket)
             self._exclusives.discard(job)
         return job.outcome()
 
@@ -208,9 +221,10 @@ class Engine:
             return
         self._loading.stop.set()
         self._stopping = True
-        self.intake.wake()
-        for record in self.intake.records():
+        for record in self.intake.shut():
             record.settle(FinishReason.CANCELLED, FinishDetail.CLOSED)
+        for job in list(self._exclusives):
+            job.fail(self._why_gone())
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait for the thread's end; False if it still runs."""
@@ -218,15 +232,15 @@ class Engine:
             return True
         if threading.current_thread() is self._thread:
             return False
-        return waiting.sleep_until(self._ended_within, timeout)
-
-    def _ended_within(self, seconds: float) -> bool:
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
+        # Not Thread.join: interrupted, Python 3.11's takes a running thread for an ended one.
+        if not waiting.sleep_until(self._ended.wait, timeout):
+            return False
+        self._thread.join()
+        return True
 
     def orphan(self) -> None:
         """In a forked child: fail what is open, so that nobody here waits for the parent's thread."""
-        self._place.orphan()
+        self._places.orphan()
         for record in self.intake.orphan():
             record.orphan()
 
@@ -248,16 +262,20 @@ class Engine:
         finally:
             self._end()
             waiting.engine_threads.discard(threading.get_ident())
+            self._ended.set()
 
     def _loads(self) -> bool:
         ticket = device_lease().ask(self.name, "load", breakable=False)
         try:
             while not ticket.granted.wait(0.1):
                 self._loading.check()
-            self._backend, self.loaded = self._load(self._loading)
+            load, self._load = self._load, None  # a kept handle must not pin what the loader holds
+            if load is None:
+                raise RuntimeError("an engine loads once")  # noqa: TRY301
+            self._backend, self.loaded = load(self._loading)
             self.capabilities = self._backend.capabilities
             settings = self._settings_for(self)
-            self.loop = EngineLoop(self._backend, self.intake, self._place, settings, self._policy)
+            self.loop = EngineLoop(self._backend, self.intake, self._places, settings, self._policy)
         except BaseException as error:  # noqa: BLE001 - it is raised in the thread that asked for the model
             self._stopping = True
             self.load_error = without_frames(error)
@@ -270,13 +288,14 @@ class Engine:
     def _end(self) -> None:
         """Settle whoever is left, give the device back, let go of the model. Each step is attempted."""
         self._stopping = True
-        records, unstarted = self.intake.close()
+        records, unstarted = self.intake.leave()
         for attempt in (
             *(lambda r=r: self._settle_at_end(r) for r in records),
-            *(lambda r=r: dispose(r) for r in unstarted),
+            self.intake.idle.set,
+            *(lambda r=r: release_all(r) for r in unstarted),
             *(lambda e=e: e.fail(self._why_gone()) for e in list(self._exclusives)),
             self._close_backend,
-            self._place.give_back,
+            self._places.give_up,
             *self.at_end,
         ):
             try:
@@ -290,9 +309,12 @@ class Engine:
             record.settle(FinishReason.CANCELLED, FinishDetail.CLOSED)
         else:
             record.settle(FinishReason.ERROR, error=(self._obituary(), self.death), died=True)
+            self._the_loop.scheduler.counters.failed += 1
 
     def _close_backend(self) -> None:
         backend, self._backend = self._backend, None
+        if self.loop is not None:
+            self.loop.retire()
         if backend is not None:
             backend.close()
 

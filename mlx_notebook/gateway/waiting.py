@@ -6,6 +6,7 @@ else; outside a notebook, where there are no executions, it cancels the request 
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -25,6 +26,9 @@ SLICE_S = 0.5
 
 engine_threads: set[int] = set()
 """Identities of live engine threads; each adds and removes its own."""
+
+if hasattr(os, "register_at_fork"):  # a child's threads get the numbers of the parent's
+    os.register_at_fork(after_in_child=engine_threads.clear)
 
 
 def sleep_until(wait: Callable[[float], bool], timeout: float | None) -> bool:

@@ -76,23 +76,26 @@ def preload_blas() -> BlasStatus:
     global _loaded, _was_missing
     if not _needs_blas():
         return BlasStatus("not-needed")
-    if _loaded is not None:
-        return _loaded
+    if _loaded is None:
+        found = _look()
+        _loaded = found if found.state == "loaded" else None
+        _was_missing = found.state == "missing"
+        return found
+    return _loaded
+
+
+def _look() -> BlasStatus:
     wanted = os.environ.get(ENVIRONMENT_VARIABLE, "").strip()
     if wanted:
         _check_wanted(wanted)
     if _already_global():
-        _loaded = BlasStatus("loaded", path="already in the process (LD_PRELOAD or an earlier load)")
-        return _loaded
-    if "mlx.core" in sys.modules and _was_missing:
-        return BlasStatus("missing", advice=f"{_install_command()}, then restart the kernel")
+        return BlasStatus("loaded", path="already in the process (LD_PRELOAD or an earlier load)")
     if "mlx.core" in sys.modules:
-        return BlasStatus("too-late", advice=_too_late_advice())
+        # Where none was found before MLX came, "too late" would be the wrong reason.
+        return BlasStatus("missing" if _was_missing else "too-late", advice=_after_import_advice())
     for candidate in [wanted] if wanted else _candidates():
         if _load_globally(candidate):
-            _loaded = BlasStatus("loaded", path=candidate)
-            return _loaded
-    _was_missing = True
+            return BlasStatus("loaded", path=candidate)
     return BlasStatus("missing", advice=_install_command())
 
 
@@ -161,7 +164,7 @@ def _install_command() -> str:
     return f"install OpenBLAS with your system's package manager, or set {ENVIRONMENT_VARIABLE} to its path"
 
 
-def _too_late_advice() -> str:
+def _after_import_advice() -> str:
     found = any(_exports_symbol(candidate) for candidate in _candidates())
     install = "" if found else f"run `{_install_command()}`, then "
     return (

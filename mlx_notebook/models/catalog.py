@@ -101,11 +101,11 @@ def _folder_bytes(folder: Path) -> int:
 
 
 def _hub_models() -> list[tuple[str, str, Path, int]]:
-    from huggingface_hub import scan_cache_dir
+    from huggingface_hub import constants, scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
     try:
-        repositories = scan_cache_dir().repos
+        repositories = scan_cache_dir(constants.HF_HUB_CACHE).repos
     except CacheNotFound:
         return []
     return sorted(

@@ -13,14 +13,14 @@ boundaries for merging in both ways, so no other token changes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 if TYPE_CHECKING:
     from mlx_notebook.models.tokenization import Tokenization
 
 Message: TypeAlias = Mapping[str, Any]
-Prompt: TypeAlias = "str | Sequence[Message] | Sequence[int]"
+Prompt: TypeAlias = "str | Sequence[Message] | Iterable[SupportsIndex]"
 
 # Private-use characters: no vocabulary gives them a meaning, and they are taken out again.
 _OPEN, _CLOSE = "\U000f7e01", "\U000f7e02"

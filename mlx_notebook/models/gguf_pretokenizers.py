@@ -39,6 +39,9 @@ _WHOLE_WORDS_FIRST = {"llama3", "llama-v3", "llama-bpe", "falcon3", "tekken"}
 # llama.cpp begins with the beginning-of-sequence token for these even where the file does not say so.
 _BEGIN_TOKEN = {"llama3", "llama-v3", "llama-bpe", "falcon3", "tekken"}
 
+# Qwen's own tokenizers compose characters first (llama.cpp leaves that out).
+_COMPOSES = {"qwen2", "deepseek-r1-qwen"}
+
 
 def known_kinds() -> list[str]:
     """The values of `tokenizer.ggml.pre` that can be loaded."""
@@ -70,3 +73,8 @@ def takes_whole_words(kind: str) -> bool:
 def begins_with_token(kind: str) -> bool:
     """Whether text begins with the beginning-of-sequence token where the file does not say."""
     return kind in _BEGIN_TOKEN
+
+
+def normalizer(kind: str) -> dict[str, Any] | None:
+    """The `normalizer` part of a `tokenizer.json`."""
+    return {"type": "NFC"} if kind in _COMPOSES else None

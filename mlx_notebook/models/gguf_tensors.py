@@ -1,8 +1,9 @@
 """GGUF tensor blocks as MLX stores them.
 
 Q4_0, Q4_1 and Q8_0 keep their bits: a block of 32 values becomes one MLX group with a scale and
-a bias (value = scale * stored + bias), which is exact. Every other type is dequantised by the
-`gguf` package and stored as float16 (bfloat16 data stays bfloat16; vectors are stored as float32).
+a bias (value = scale * stored + bias), which is exact. Float types stay what they are. Every other
+type is dequantised by the `gguf` package and stored as float16, whose rounding (2**-11) is far
+below the quantisation's own; vectors are stored as float32.
 
 Block layouts (ggml): Q4_0 = float16 d, 16 bytes whose low nibbles are values 0-15 and high
 nibbles 16-31, value = d * (q - 8). Q4_1 = float16 d, float16 m, the same nibbles, value =
@@ -63,7 +64,7 @@ def stored_form(tensor: Any) -> list[Stored]:
         ]
     if len(shape) == 1:
         return [Stored("", "F32", shape)]
-    return [Stored("", "BF16" if type_name(tensor) == "BF16" else "F16", shape)]
+    return [Stored("", type_name(tensor) if type_name(tensor) in {"F32", "BF16"} else "F16", shape)]
 
 
 def stored_arrays(tensor: Any, row_order: npt.NDArray[np.intp] | None, offset: float) -> list[Array]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.errors import ModelLoadError
-from mlx_notebook.models.gguf_pretokenizers import begins_with_token, pre_tokenizer, takes_whole_words
+from mlx_notebook.models.gguf_pretokenizers import begins_with_token, normalizer, pre_tokenizer, takes_whole_words
 
 if TYPE_CHECKING:
     from mlx_notebook.models.gguf_file import GgufFile
@@ -122,7 +122,7 @@ def _byte_level(file: GgufFile, vocabulary: Vocabulary, kind: str) -> dict[str, 
             model=str(file.path),
         )
     return {
-        "normalizer": None,
+        "normalizer": normalizer(kind),
         "pre_tokenizer": pre_tokenizer(kind),
         "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
         "model": _bpe(ids, [list(p) for p in pairs], ignore_merges=takes_whole_words(kind)),

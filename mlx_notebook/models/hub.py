@@ -46,9 +46,17 @@ def snapshot(repo_id: str, revision: str | None, progress: Callable[[str, float 
     if progress is not None:
         progress(f"downloading {repo_id}", None)
     try:
-        return Path(snapshot_download(repo_id, revision=revision, allow_patterns=ALLOWED_FILES))
+        folder = Path(snapshot_download(repo_id, revision=revision, allow_patterns=ALLOWED_FILES))
     except Exception as error:
         raise _explained(repo_id, revision, error) from error
+    if not _is_whole(folder):  # without a network the client gives what it has, whole or not
+        raise ModelLoadError(
+            f"{folder} lacks config.json or model*.safetensors. Either {repo_id} could not be downloaded whole "
+            "(is there a network, is HF_HUB_OFFLINE set?), or it has its weights in another form only: "
+            f"then convert it with `mlx_lm.convert --hf-path {repo_id} --mlx-path NEW_FOLDER`.",
+            model=repo_id,
+        )
+    return folder
 
 
 def _cached(repo_id: str, revision: str | None) -> Path | None:
@@ -61,8 +69,11 @@ def _cached(repo_id: str, revision: str | None) -> Path | None:
         )
     except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, FileNotFoundError, ValueError):
         return None
-    whole = (folder / "config.json").is_file() and any(folder.glob("model*.safetensors"))
-    return folder if whole else None
+    return folder if _is_whole(folder) else None
+
+
+def _is_whole(folder: Path) -> bool:
+    return (folder / "config.json").is_file() and any(folder.glob("model*.safetensors"))
 
 
 def _explained(repo_id: str, revision: str | None, error: Exception) -> MlxNotebookError:

@@ -75,7 +75,7 @@ def load(
     report("reading tokenizer", None)
     tokenizer = _load_tokenizer(files, config, resolved, trust_remote_code)
     vocab_size = vocab_size_of(model, files.config)
-    if (resolved.path / MANIFEST).is_file():  # converted by us, so ours to prove
+    if _is_converted(files):  # by us, so ours to prove
         check_round_trips(tokenizer, vocab_size, resolved.name)
     return LoadedModel(
         model=model,
@@ -163,7 +163,10 @@ def _load_tokenizer(files: ModelFiles, config: dict[str, Any], resolved: Resolve
 
     endings = _ending_ids(config.get("eos_token_id"), files.generation.get("eos_token_id"))
     try:
-        tokenizer = load_tokenizer(files.folder, {"trust_remote_code": trusted}, eos_token_ids=endings)
+        if _is_converted(files):
+            tokenizer = _exact_tokenizer(files, endings)
+        else:
+            tokenizer = load_tokenizer(files.folder, {"trust_remote_code": trusted}, eos_token_ids=endings)
     except Exception as error:
         raise ModelLoadError(
             f"The tokenizer of {resolved.name} in {files.folder} could not be read: "
@@ -172,6 +175,22 @@ def _load_tokenizer(files: ModelFiles, config: dict[str, Any], resolved: Resolve
         ) from error
     mend_decoder(tokenizer, resolved.name)
     return tokenizer
+
+
+def _exact_tokenizer(files: ModelFiles, endings: list[int] | None) -> Any:
+    """The converter's tokenizer.json as it stands: the automatic choice of a class would rebuild parts of it."""
+    from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, NaiveStreamingDetokenizer, TokenizerWrapper
+    from tokenizers.decoders import ByteLevel
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(files.folder)
+    byte_level = isinstance(tokenizer.backend_tokenizer.decoder, ByteLevel)
+    stream = BPEStreamingDetokenizer if byte_level else NaiveStreamingDetokenizer
+    return TokenizerWrapper(tokenizer, stream, eos_token_ids=endings)
+
+
+def _is_converted(files: ModelFiles) -> bool:
+    return (files.folder / MANIFEST).is_file()
 
 
 def _ending_ids(*sources: Any) -> list[int] | None:

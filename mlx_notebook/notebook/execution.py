@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.gateway.hooks import Execution
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from IPython.core.interactiveshell import InteractiveShell
 
 _runs: weakref.WeakKeyDictionary[object, str] = weakref.WeakKeyDictionary()
 _numbers = itertools.count(1)
+_apart: ContextVar[bool] = ContextVar("apart", default=False)
 
 
 def parent_message(shell: InteractiveShell) -> dict[str, Any]:
@@ -29,11 +34,21 @@ def parent_message(shell: InteractiveShell) -> dict[str, Any]:
     return message if isinstance(message, dict) else {}
 
 
+@contextmanager
+def apart() -> Iterator[None]:
+    """Within, what is made belongs to this run alone: running the cell again does not replace it."""
+    token = _apart.set(True)
+    try:
+        yield
+    finally:
+        _apart.reset(token)
+
+
 def current(shell: InteractiveShell) -> Execution:
     """The running execution. Never waits, never raises; callable from any thread."""
     message = parent_message(shell)
     run = str((message.get("header") or {}).get("msg_id") or "") or _run_in_shell(shell)
-    cell = (message.get("metadata") or {}).get("cellId") or _cell_in_shell(shell)
+    cell = None if _apart.get() else (message.get("metadata") or {}).get("cellId") or _cell_in_shell(shell)
     return Execution(cell=str(cell or f"run {run}"), run=run)
 
 

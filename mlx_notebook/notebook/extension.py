@@ -6,7 +6,6 @@ a request came from. No event of the shell is hooked, nothing is displayed, no t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.gateway.hooks import hooks
@@ -22,13 +21,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 
-@dataclass(slots=True)
-class _Loaded:
-    settings: MlxNotebook
-    completion: Completion
-
-
-_loaded: dict[InteractiveShell, _Loaded] = {}
+_loaded: dict[InteractiveShell, Completion] = {}
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
@@ -43,7 +36,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     hooks.execution = lambda: execution.current(shell)
     hooks.interrupted = say_interrupted
     hooks.show = lambda handle: show_handle(shell, settings, handle)
-    _loaded[shell] = _Loaded(settings, completion)
+    _loaded[shell] = completion
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
@@ -53,14 +46,15 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
     for gateway in registry.gateways().values():
         gateway.close()
     publisher.shutdown()
-    loaded = _loaded.pop(shell, None)
-    if loaded is None:
+    completion = _loaded.pop(shell, None)
+    if completion is None:
         return
+    completion.remove()
     for kind, name in NAMES:
         shell.magics_manager.magics[kind].pop(name, None)
     shell.magics_manager.registry.pop(MlxMagics.__name__, None)
-    loaded.completion.remove()
-    _configurables(shell).remove(loaded.settings)
+    configurables = _configurables(shell)
+    configurables[:] = [one for one in configurables if not isinstance(one, MlxNotebook | MlxMagics)]
     hooks.execution = hooks.interrupted = hooks.show = None
 
 

@@ -12,9 +12,13 @@ from IPython.core.error import UsageError
 
 from mlx_notebook.errors import MlxNotebookError, OverBudget
 from mlx_notebook.gateway.registry import registry
+from mlx_notebook.gateway.settings import check_settings
 from mlx_notebook.gateway.sizes import show_bytes
+from mlx_notebook.models.resolve import resolve
+from mlx_notebook.notebook import execution
 from mlx_notebook.notebook.printing import in_one_line, numbers, printable, say, write
 from mlx_notebook.notebook.settings import Mode
+from mlx_notebook.notebook.status import budget_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,23 +28,37 @@ if TYPE_CHECKING:
 
 BAR_CELLS = 24
 DRAW_S = 0.1
+REVISION_CHARACTERS = 12
+"""Enough of a checksum to tell two apart; `gateway.revision` is the whole."""
 
 
 def load_model(model: str, options: Mapping[str, Any], mode: Mode) -> Gateway:
     """Load a model under a gateway that stays until it is unloaded, and make it current.
 
+    A gateway that has the name already serves on until the new one is loaded, and closes then; with
+    `replace` among the options it closes first, for models that do not fit beside each other.
+
     Raises:
-        UsageError: rows run under the name that it would take.
+        UsageError: rows run under that name.
         MlxNotebookError, ValueError, TypeError: as `Gateway` raises them; what was loaded stays as it was.
     """
-    from mlx_notebook.gateway.gateway import Gateway
+    from mlx_notebook.gateway.gateway import Gateway, short_name
     from mlx_notebook.models.blas import preload_blas
 
-    _refuse_while_rows_run(str(options.get("name") or model))
+    settings = {"name": short_name(model), **options}
+    first = bool(settings.pop("replace", False))
     bar = LoadBar(model, shown=mode is not Mode.BATCH)
     try:
+        check_settings(**settings)
+        _refuse_while_rows_run(settings["name"])
+        _say_what_comes_first()
         blas = preload_blas()
-        gateway = Gateway(model, progress=bar, **options)
+        resolve(model, revision=settings.get("revision"), progress=bar)
+        if first:
+            _close(settings["name"])
+        # The rule that a cell made again replaces what it made before is the name's here, not the cell's.
+        with execution.apart():
+            gateway = Gateway(model, replace=True, progress=bar, **settings)
     except OverBudget as error:
         raise in_one_line(_with_advice(error)) from None
     except (MlxNotebookError, ValueError, TypeError, KeyboardInterrupt) as error:
@@ -55,30 +73,43 @@ def load_model(model: str, options: Mapping[str, Any], mode: Mode) -> Gateway:
 def _refuse_while_rows_run(name: str) -> None:
     """A gateway that is taken over must not lose rows: they are a user's work."""
     gateway = registry.gateways().get(name)
-    if gateway is None or not gateway.busy:
+    if gateway is None or not gateway.handles:
         return
-    rows = [handle for handle in registry.live_handles() if handle.model == gateway.model_name]
-    which = numbers(rows) if rows else "something"
+    rows = numbers(gateway.handles)
+    runs = "still runs" if len(gateway.handles) == 1 else "still run"
     raise UsageError(
-        f"%mlxload: {which} of {name!r} still running; wait, or %mlxcancel all, or load under another --name"
+        f"%mlxload: {rows} {runs} under the name {name!r}: wait for the end, or %mlxcancel all, or give another --name"
     )
+
+
+def _say_what_comes_first() -> None:
+    running = registry.live_handles()
+    if running:
+        say(f"The load begins when {numbers(running)} {'is' if len(running) == 1 else 'are'} over.")
+
+
+def _close(name: str) -> None:
+    gateway = registry.gateways().get(name)
+    if gateway is not None:
+        gateway.close()
 
 
 def _with_advice(error: OverBudget) -> OverBudget:
     if not registry.gateways():
         return error
     held = ", ".join(registry.gateways())
-    text = f"{error} Loaded now: {held}; --replace closes the one of the same name first, %mlxunload NAME any."
+    text = f"{error} Loaded now: {held}. --replace closes the one of the same name first, %mlxunload any other."
     return OverBudget(text, needed=error.needed, budget=error.budget)
 
 
 def _say_loaded(gateway: Gateway, blas: BlasStatus) -> None:
     stats = gateway.stats()
-    say(f"{gateway.name} is loaded ({gateway.model_name}, {stats.device}).")
+    model = "" if gateway.model_name == gateway.name else f"{gateway.model_name}, "
+    say(f"{gateway.name} is loaded and current ({model}{stats.device}).")
     lines = [
         ("source", gateway.source),
-        ("revision", gateway.revision or "none"),
-        ("memory", f"{show_bytes(stats.weight_bytes)} of weights; rows may take {show_bytes(stats.kv_budget_bytes)}"),
+        ("revision", (gateway.revision or "none")[:REVISION_CHARACTERS]),
+        ("memory", f"{show_bytes(stats.weight_bytes)} of weights; rows may take {budget_words(stats)}"),
         ("sampling", _recommended(gateway.recommended_sampling)),
     ]
     for word, text in lines:
@@ -89,7 +120,7 @@ def _say_loaded(gateway: Gateway, blas: BlasStatus) -> None:
 
 def _recommended(sampling: Mapping[str, Any]) -> str:
     if not sampling:
-        return "the model recommends nothing of its own"
+        return "the model recommends none of its own"
     values = " ".join(f"{name}={value}" for name, value in sampling.items())
     return f"the model recommends {values} (--sampling model takes it)"
 

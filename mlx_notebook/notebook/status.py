@@ -60,16 +60,16 @@ def _gateway_line(gateway: Gateway) -> tuple[str, ...]:
         stats.device,
         stats.mode,
         show_bytes(stats.weight_bytes),
-        _rows_memory(stats),
+        f"{show_bytes(stats.kv_bytes)} of {budget_words(stats)}",
         str(stats.active_rows + stats.prefill_rows),
         str(stats.queued_rows),
         f"{stats.tokens_per_s:.1f}",
     )
 
 
-def _rows_memory(stats: GatewayStats) -> str:
-    held = show_bytes(stats.kv_bytes)
-    return held if stats.kv_budget_bytes >= NO_LIMIT else f"{held} of {show_bytes(stats.kv_budget_bytes)}"
+def budget_words(stats: GatewayStats) -> str:
+    """How much memory the rows may take together."""
+    return "any amount" if stats.kv_budget_bytes >= NO_LIMIT else show_bytes(stats.kv_budget_bytes)
 
 
 def _row_line(handle: Handle) -> tuple[str, str, str]:

@@ -36,8 +36,7 @@ def test_shortest_counts_prompt_and_answer() -> None:
 def test_rows_behind_the_fence_are_no_candidates() -> None:
     a, b, c = row(0), row(1), row(2)
     line = line_of(a, b, c)
-    line.fence = 2
-    assert line.candidates(BuiltIn.PRIORITY, None) == [a, b]
+    assert line.candidates(BuiltIn.PRIORITY, fence=2) == [a, b]
 
 
 def test_a_users_answer_is_taken_for_what_it_is() -> None:
