@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.core.placement import resolve
 from mlx_notebook.core.rows import FinishDetail, FinishReason
+from mlx_notebook.errors import GatewayClosed, GatewayDead
 from mlx_notebook.failure import as_text
 from mlx_notebook.gateway import submission
 from mlx_notebook.gateway.handle import Handle
@@ -71,13 +72,24 @@ class LaterHandle(Handle):
             self._record.become(request, place(request))
             self.prompt_text, self.placement = request.prompt_text, self._record.placement
             self._engine.submit(request, self._record)
+        except GatewayClosed:
+            self._end(FinishReason.CANCELLED, FinishDetail.CLOSED)
+        except GatewayDead as error:
+            self._end(FinishReason.ERROR, None, (str(error), error.traceback_text), died=True)
         except BaseException as error:  # noqa: BLE001 - nobody is here to hear it: it becomes the row's own failure
             self._end(FinishReason.ERROR, None, as_text(error))
 
-    def _end(self, reason: FinishReason, detail: FinishDetail | None, error: tuple[str, str] | None = None) -> bool:
+    def _end(
+        self,
+        reason: FinishReason,
+        detail: FinishDetail | None,
+        error: tuple[str, str] | None = None,
+        *,
+        died: bool = False,
+    ) -> bool:
         if self.done():
             return False
-        self._record.settle(reason, detail, error)
+        self._record.settle(reason, detail, error, died=died)
         self._engine.intake.end(self.id)
         return True
 

@@ -27,6 +27,9 @@ YES = frozenset({"true", "yes", "on", "1"})
 NO = frozenset({"false", "no", "off", "0"})
 
 
+_DASHES = ("-", "\u2013", "\u2014")
+
+
 class BadValueError(Exception):
     """A value of the wrong form; the message says what the option takes."""
 
@@ -115,8 +118,8 @@ def _split(magic: Magic, line: str) -> list[str]:
 
 
 def _looks_like_option(word: str) -> bool:
-    """Dashes that word processors make count too; numbers such as -0.5 do not."""
-    if len(word) < 2 or word[0] not in "-\u2013\u2014":
+    """Dashes that word processors make count too; numbers such as -0.5 and a line of dashes do not."""
+    if word[:1] not in _DASHES or not word.strip("".join(_DASHES)):
         return False
     return not (word[1].isdigit() or word[1] == ".")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from IPython.core.completer import SimpleCompletion, context_matcher
 
+from mlx_notebook.gateway.chats import chats
 from mlx_notebook.gateway.registry import registry
 from mlx_notebook.notebook.options import MAGICS
 
@@ -108,6 +109,7 @@ def _models() -> list[str]:
 
 
 _SOURCES: dict[str, Callable[[], list[str]]] = {
+    "chat": lambda: list(chats),
     "gateway": lambda: list(registry.gateways()),
     "model": _models,
     "live_id": lambda: [*(str(handle.id) for handle in registry.live_handles()), "all"],

@@ -14,7 +14,8 @@ from mlx_notebook.notebook import execution
 from mlx_notebook.notebook.cell_rows import say_interrupted
 from mlx_notebook.notebook.completion import Completion
 from mlx_notebook.notebook.magics import NAMES, MlxMagics
-from mlx_notebook.notebook.settings import MlxNotebook
+from mlx_notebook.notebook.map_progress import meter_of
+from mlx_notebook.notebook.settings import MlxNotebook, mode_of
 from mlx_notebook.notebook.show import show_handle
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     hooks.execution = lambda: execution.current(shell)
     hooks.interrupted = say_interrupted
     hooks.show = lambda handle: show_handle(shell, settings, handle)
+    hooks.progress = lambda: meter_of(mode_of(shell, settings))
     _loaded[shell] = completion
 
 
@@ -55,7 +57,7 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
     shell.magics_manager.registry.pop(MlxMagics.__name__, None)
     configurables = _configurables(shell)
     configurables[:] = [one for one in configurables if not isinstance(one, MlxNotebook | MlxMagics)]
-    hooks.execution = hooks.interrupted = hooks.show = None
+    hooks.execution = hooks.interrupted = hooks.show = hooks.progress = None
 
 
 def _configurables(shell: InteractiveShell) -> list[Any]:

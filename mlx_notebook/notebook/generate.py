@@ -1,4 +1,4 @@
-"""What `%%mlxgen` does: the cell's text becomes a request, its answer is shown where the front end can.
+"""What `%%mlxgen` does: the cell's text becomes requests, their answers are shown where the front end can.
 
 live page       a live view; the cell returns at once (with --wait it blocks)
 terminal        the cell blocks and the main thread prints
@@ -10,64 +10,59 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from IPython.core.error import UsageError
-
-from mlx_notebook.errors import MlxNotebookError
 from mlx_notebook.notebook import cell_rows, execution
 from mlx_notebook.notebook.arguments import parse
 from mlx_notebook.notebook.blocking import follow, interruptible, print_text, raise_if_unfinished
+from mlx_notebook.notebook.cell_answers import submit_cell
+from mlx_notebook.notebook.chat import submit_turn
 from mlx_notebook.notebook.find_gateway import find_or_load
 from mlx_notebook.notebook.options import GENERATE
-from mlx_notebook.notebook.printing import in_one_line, printable, write
+from mlx_notebook.notebook.printing import printable, say, write
+from mlx_notebook.notebook.prompts import prompts_of
 from mlx_notebook.notebook.settings import Mode, mode_of
+from mlx_notebook.notebook.static_html import prompt_title
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from IPython.core.interactiveshell import InteractiveShell
 
     from mlx_notebook.gateway.gateway import Gateway
     from mlx_notebook.gateway.handle import Handle
+    from mlx_notebook.gateway.handles import Handles
+    from mlx_notebook.notebook.cell_answers import Answers
     from mlx_notebook.notebook.settings import MlxNotebook
 
-_OURS = ("into", "gateway", "view", "wait", "keep")
+_OURS = ("into", "gateway", "view", "wait", "keep", "split", "fill", "chat")
 
 
-def generate(shell: InteractiveShell, settings: MlxNotebook, line: str, cell: str) -> Handle:
-    """Submit the cell's text, show it as this execution can, and return the handle.
+def generate(shell: InteractiveShell, settings: MlxNotebook, line: str, cell: str) -> Handle | Handles:
+    """Submit the cell's prompts, show their answers as this execution can, and return the handle or Handles.
 
     Raises:
-        UsageError: a wrong option, an empty prompt; nothing was submitted.
+        UsageError: a wrong option, an empty prompt, a missing variable; nothing was submitted.
         UnsupportedRequest, ValueError, TypeError, OverContext, QueueFull: refused by the gateway at submit.
         RowFailed, Cancelled: in a cell that blocks.
     """
     options = parse(GENERATE, line, shell.user_ns).values
-    if not cell.strip():
-        raise UsageError("%%mlxgen: there is no prompt: it goes on the lines below the first")
     ours = {name: options.pop(name) for name in _OURS if name in options}
-    # A line break before the end of the cell is the editor's, not the prompt's.
-    prompt = cell.removesuffix("\n")
+    variables = shell.user_ns if ours.get("fill") else None
+    prompts = prompts_of(GENERATE.name, cell, separator=ours.get("split"), variables=variables)
+    if "stop" in options:
+        options["stop"] = _flat(options["stop"])
     mode = mode_of(shell, settings)
     gateway = find_or_load(ours.get("gateway"), mode)
     with interruptible():
-        handle = _submit(gateway, prompt, options)
+        if "chat" in ours:
+            answers = submit_turn(GENERATE.name, ours["chat"], gateway, prompts, options)
+        else:
+            answers = submit_cell(GENERATE.name, gateway, prompts, options, split="split" in ours)
         # Only now: a run that was refused changes nothing.
         cell_rows.cancel_earlier_runs(execution.current(shell))
         if "into" in ours:
-            shell.push({ours["into"]: handle})
-        _show(handle, gateway, prompt, mode, ours)
-    return handle
-
-
-def _submit(gateway: Gateway, prompt: str, options: dict[str, Any]) -> Handle:
-    if "stop" in options:
-        options["stop"] = _flat(options["stop"])
-    try:
-        handle: Handle = gateway.submit(prompt, **options)
-    except (MlxNotebookError, ValueError, TypeError) as error:
-        raise in_one_line(error) from None
-    handle.add_done_callback(cell_rows.remember_failure)
-    return handle
+            shell.push({ours["into"]: answers.value})
+        _show(answers, gateway, mode, ours)
+    return answers.value
 
 
 def _flat(stops: list[object]) -> list[object]:
@@ -78,47 +73,72 @@ def _flat(stops: list[object]) -> list[object]:
     return flat
 
 
-def _show(handle: Handle, gateway: Gateway, prompt: str, mode: Mode, ours: Mapping[str, Any]) -> None:
+def _show(answers: Answers, gateway: Gateway, mode: Mode, ours: Mapping[str, Any]) -> None:
     view = ours.get("view", "stream")
-    metadata = provenance(handle, gateway)
+    metadata = provenance(answers.handles, gateway)
     if mode is Mode.WIDGET:
-        _show_live(handle, prompt, view, title=gateway.model_name, keep=ours.get("keep", False), metadata=metadata)
+        _show_live(answers, view, title=gateway.model_name, keep=ours.get("keep", False), metadata=metadata)
         if ours.get("wait", False):
-            follow(handle)
-            raise_if_unfinished(handle)
+            _wait(answers)
         return
     if mode is Mode.PRINT and view == "stream":
-        print_text(handle)
+        _print(answers)
     else:
+        _wait_quietly(answers)
+        _show_finished(answers, view, mode, title=gateway.model_name, metadata=metadata)
+    _raise_first(answers)
+
+
+def _print(answers: Answers) -> None:
+    """The rows run side by side; a terminal shows them one after the other."""
+    for number, (handle, title) in enumerate(zip(answers.handles, answers.titles, strict=True), start=1):
+        if len(answers.handles) > 1:
+            say(f"{number}. {prompt_title(title)}")
+        print_text(handle)
+
+
+def _wait_quietly(answers: Answers) -> None:
+    for handle in answers.handles:
         follow(handle)
-        _show_finished(handle, prompt, view, mode, title=gateway.model_name, metadata=metadata)
-    raise_if_unfinished(handle)
 
 
-def _show_live(handle: Handle, prompt: str, view: str, *, title: str, keep: bool, metadata: Mapping[str, Any]) -> None:
+def _wait(answers: Answers) -> None:
+    _wait_quietly(answers)
+    _raise_first(answers)
+
+
+def _raise_first(answers: Answers) -> None:
+    """Raise what the first row that did not finish ended with; the next magic mentions the others."""
+    for handle in answers.handles:
+        raise_if_unfinished(handle)
+
+
+def _show_live(answers: Answers, view: str, *, title: str, keep: bool, metadata: Mapping[str, Any]) -> None:
     if view == "stream":
         from mlx_notebook.notebook.stream_widget import StreamView
 
-        StreamView([handle], title=title, keep=keep, metadata=metadata).display()
+        StreamView(answers.handles, title=title, keep=keep, metadata=metadata, prompts=answers.titles).display()
     elif view == "table":
         from mlx_notebook.notebook.table_view import TableView
 
-        TableView([(prompt, handle)], metadata=metadata).display()
+        TableView(_rows_of(answers), metadata=metadata).display()
 
 
-def _show_finished(
-    handle: Handle, prompt: str, view: str, mode: Mode, *, title: str, metadata: Mapping[str, Any]
-) -> None:
+def _show_finished(answers: Answers, view: str, mode: Mode, *, title: str, metadata: Mapping[str, Any]) -> None:
     from mlx_notebook.notebook.static_html import frozen_bundle
     from mlx_notebook.notebook.table_view import table_bundle
 
     if view == "quiet":
         return
     if view == "table":
-        data, about = table_bundle([(prompt, handle)], metadata=metadata)
+        data, about = table_bundle(_rows_of(answers), metadata=metadata)
     else:
-        data, about = frozen_bundle([handle], title=title, metadata=metadata)
+        data, about = frozen_bundle(answers.handles, title=title, metadata=metadata, prompts=answers.titles)
     publish(data, about, mode)
+
+
+def _rows_of(answers: Answers) -> list[tuple[str, Handle]]:
+    return list(zip(answers.titles, answers.handles, strict=True))
 
 
 def publish(data: Mapping[str, str], metadata: Mapping[str, Any], mode: Mode) -> None:
@@ -131,12 +151,20 @@ def publish(data: Mapping[str, str], metadata: Mapping[str, Any], mode: Mode) ->
     publish_display_data(dict(data), dict(metadata))
 
 
-def provenance(handle: Handle, gateway: Gateway | None) -> dict[str, Any]:
-    """What an answer came from, for its output's metadata: only what JSON can carry."""
-    about: dict[str, Any] = {"model": handle.model}
+def provenance(handles: Sequence[Handle], gateway: Gateway | None) -> dict[str, Any]:
+    """What answers came from, for their output's metadata: only what JSON can carry.
+
+    Options and seed of one row stand beside the model; of several, under "rows".
+    """
+    about: dict[str, Any] = {"model": handles[0].model}
     if gateway is not None:
         about |= {"source": gateway.source, "revision": gateway.revision}
-    options = {name: value for name, value in handle.options.items() if name != "seed"}
-    about |= {"options": options, "seed": handle.options.get("seed")}
+    rows = [_asked_for(handle) for handle in handles]
+    about |= rows[0] if len(rows) == 1 else {"rows": rows}
     plain: dict[str, Any] = json.loads(json.dumps(about, default=repr))
     return plain
+
+
+def _asked_for(handle: Handle) -> dict[str, Any]:
+    options = {name: value for name, value in handle.options.items() if name != "seed"}
+    return {"options": options, "seed": handle.options.get("seed")}

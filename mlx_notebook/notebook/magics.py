@@ -10,9 +10,10 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_
 from mlx_notebook.gateway.registry import registry
 from mlx_notebook.notebook import cell_rows, execution
 from mlx_notebook.notebook.arguments import parse
+from mlx_notebook.notebook.chat import chat_command
 from mlx_notebook.notebook.find_gateway import named
 from mlx_notebook.notebook.generate import generate, publish
-from mlx_notebook.notebook.options import CANCEL, GENERATE, LOAD, MAGICS, MODELS, SHOW, STATUS, UNLOAD, help_text
+from mlx_notebook.notebook.options import CANCEL, CHAT, GENERATE, LOAD, MAGICS, MODELS, SHOW, STATUS, UNLOAD, help_text
 from mlx_notebook.notebook.printing import numbers, say
 from mlx_notebook.notebook.settings import MlxNotebook, mode_of
 from mlx_notebook.notebook.show import kept_handle, show_handle
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from mlx_notebook.gateway.gateway import Gateway
     from mlx_notebook.gateway.handle import Handle
+    from mlx_notebook.gateway.handles import Handles
     from mlx_notebook.notebook.arguments import Magic
 
 NAMES = tuple((("cell" if magic.name.startswith("%%") else "line"), magic.name.lstrip("%")) for magic in MAGICS)
@@ -51,10 +53,9 @@ class MlxMagics(Magics):
     @no_var_expand
     @cell_magic
     @_helped_by(GENERATE)
-    def mlxgen(self, line: str, cell: str) -> Handle | None:
+    def mlxgen(self, line: str, cell: str) -> Handle | Handles | None:
         cell_rows.mention_failures()
-        handle = generate(self.shell, self._settings, line, cell)
-        return self._keep_quietly(handle)
+        return self._keep_quietly(generate(self.shell, self._settings, line, cell))
 
     @no_var_expand
     @line_magic
@@ -112,6 +113,16 @@ class MlxMagics(Magics):
 
     @no_var_expand
     @line_magic
+    @_helped_by(CHAT)
+    def mlxchat(self, line: str) -> None:
+        cell_rows.mention_failures()
+        parsed = parse(CHAT, line, {})
+        exported: dict[str, object] = {}
+        chat_command(CHAT.name, parsed.words[0] if parsed.words else None, parsed.values, exported)
+        self.shell.push(exported)
+
+    @no_var_expand
+    @line_magic
     @_helped_by(UNLOAD)
     def mlxunload(self, line: str) -> None:
         cell_rows.mention_failures()
@@ -125,7 +136,7 @@ class MlxMagics(Magics):
         say(f"{gateway.name} is closed{f'; {numbers(ended)} ended with it' if ended else ''}.")
         _say_current(registry.current())
 
-    def _keep_quietly(self, handle: Handle) -> Handle | None:
+    def _keep_quietly(self, handle: Handle | Handles) -> Handle | Handles | None:
         """Bind `_` and `Out[n]` where this magic is the whole cell: its view is its output, the repr would be a second.
 
         Called from Python code (`run_cell_magic`), the handle is the value.

@@ -21,6 +21,7 @@ from mlx_notebook.notebook.arguments import (
     whole_or_auto,
     yes_or_no,
 )
+from mlx_notebook.notebook.prompts import SEPARATOR
 
 VIEWS = ("stream", "table", "quiet")
 DTYPES = ("float32", "float16", "bfloat16", "4bit")
@@ -42,6 +43,20 @@ _CELL = (
     Option("--view", "stream, table or quiet (stream)", one_of(*VIEWS), "VIEW", choices=VIEWS),
     _switch("--wait", "block until the answer is complete"),
     _switch("--keep", "leave the view live at the end, with its buttons"),
+)
+
+_MANY = (
+    Option("--split", "several prompts, between lines that are SEP (---)", text, "[SEP]", bare=SEPARATOR),
+    Option("--n", "so many answers to each prompt (1)", whole, "K"),
+    _switch("--fill", "put your variables in for {{name}}"),
+    Option("--chat", "the next turn of this chat", text, "NAME", completes="chat"),
+    Option(
+        "--with",
+        "a dictionary of options, or a gateway; repeat it to compare",
+        only_object("a dictionary of options or a gateway"),
+        "$OPTIONS",
+        repeat=True,
+    ),
 )
 
 _PROMPT = (
@@ -94,11 +109,6 @@ _QUEUE = (
 )
 
 _LATER = (
-    "--split",
-    "--n",
-    "--fill",
-    "--chat",
-    "--with",
     "--markdown",
     "--json-schema",
     "--regex",
@@ -114,7 +124,7 @@ _LATER = (
 GENERATE = Magic(
     "%%mlxgen",
     "Submit the cell's text as a prompt. The answer streams below the cell while you work on.",
-    options=(*_CELL, *_PROMPT, *_SAMPLING, *_QUEUE),
+    options=(*_CELL, *_MANY, *_PROMPT, *_SAMPLING, *_QUEUE),
     later=_LATER,
     other_spellings={_flag_of(theirs): _flag_of(ours) for theirs, ours in OTHER_SPELLINGS.items()},
 )
@@ -156,9 +166,21 @@ UNLOAD = Magic(
     word_name="[NAME]",
     word_completes="gateway",
 )
+CHAT = Magic(
+    "%mlxchat",
+    "Show a chat, or change it; without a name: list the chats.",
+    words=(0, 1),
+    word_name="[NAME]",
+    word_completes="chat",
+    options=(
+        _switch("--reset", "drop every turn"),
+        _switch("--undo", "drop the last turn"),
+        Option("--export", "bind its list of messages to this variable", variable_name, "VAR", completes="variable"),
+    ),
+)
 MODELS = Magic("%mlxmodels", "List the models on this machine, their size, and whether they fit.")
 
-MAGICS = (GENERATE, LOAD, STATUS, SHOW, CANCEL, UNLOAD, MODELS)
+MAGICS = (GENERATE, LOAD, STATUS, SHOW, CANCEL, CHAT, UNLOAD, MODELS)
 
 
 def help_text(magic: Magic) -> str:

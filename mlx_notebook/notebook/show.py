@@ -41,12 +41,12 @@ def show_handle(shell: InteractiveShell, settings: MlxNotebook, handle: Handle) 
     if mode is Mode.WIDGET and not handle.done():
         from mlx_notebook.notebook.stream_widget import StreamView
 
-        StreamView([handle], title=handle.model, metadata=provenance(handle, None)).display()
+        StreamView([handle], title=handle.model, metadata=provenance([handle], None)).display()
         return
     with interruptible():
         if mode is Mode.PRINT and not handle.done():
             print_text(handle)
             return
         follow(handle)
-    data, about = frozen_bundle([handle], title=handle.model, metadata=provenance(handle, None))
+    data, about = frozen_bundle([handle], title=handle.model, metadata=provenance([handle], None))
     publish(data, about, mode)

@@ -54,8 +54,13 @@ def figures(progress: RowProgress) -> Figures:
         "first_s": _rounded(None if progress.ttft_ms is None else progress.ttft_ms / 1000),
         "seconds": int(progress.elapsed_ms // 1000) if waits else None,
         "waiting": clean_text(progress.waiting) if waits else "",
-        "note": clean_text(ending_note(progress)) if progress.status.final else "",
+        "note": clean_text(ending_note(progress)) if progress.status.final else _thinking(progress),
     }
+
+
+def _thinking(progress: RowProgress) -> str:
+    """While a model thinks its answer is empty: a line says that it is at work. Not every source of rows knows."""
+    return str(getattr(progress, "thinking", ""))
 
 
 def _rounded(value: float | None) -> float | None:
