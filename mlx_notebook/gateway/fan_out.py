@@ -1,4 +1,4 @@
-"""The part of a gateway that answers many prompts as one frame, and what that part asks first."""
+"""The part of a gateway that answers many prompts as one frame, and what can be asked before anything is queued."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.core.options import ParsedOptions, parse_options
 from mlx_notebook.gateway import submission
+from mlx_notebook.gateway.estimate import Estimate, estimate_prompts
 from mlx_notebook.gateway.later import Later
 
 if TYPE_CHECKING:
@@ -135,4 +136,22 @@ class FanOut(Later):
             vocab_size=self._capabilities.vocab_size,
             draw_seed=lambda: 0,
             recommended=self._facts.recommended_sampling,
+        )
+
+    def count_tokens(self, x: Any, /, **options: Any) -> int:
+        """Tokens of a prompt as `submit` would send it: text through the chat template, messages, or ids."""
+        self._engine.check_process()
+        parsed = parse_options(options, vocab_size=self._capabilities.vocab_size, draw_seed=lambda: 0)
+        return len(submission.encode(x, parsed, self._facts, self._capabilities)[0])
+
+    def estimate(self, prompts: Any, max_tokens: int = 256, **options: Any) -> Estimate:
+        """Tokens and KV memory that prompts would take, and which would not fit. Nothing is queued."""
+        self._engine.check_process()
+        return estimate_prompts(
+            prompts,
+            max_tokens,
+            options,
+            facts=self._facts,
+            capabilities=self._capabilities,
+            kv_budget=self._loop.scheduler.memory.budget,
         )

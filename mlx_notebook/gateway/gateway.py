@@ -16,13 +16,11 @@ from dataclasses import replace
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Self
 
-from mlx_notebook.core.options import parse_options
 from mlx_notebook.core.placement import Placement, resolve
 from mlx_notebook.core.policy import BuiltIn
 from mlx_notebook.engine.backend import release_all
 from mlx_notebook.errors import MlxNotebookError
 from mlx_notebook.gateway import loading, submission, waiting
-from mlx_notebook.gateway.estimate import Estimate, estimate_prompts
 from mlx_notebook.gateway.fan_out import FanOut
 from mlx_notebook.gateway.handle import Handle
 from mlx_notebook.gateway.handles import Handles
@@ -285,24 +283,6 @@ class Gateway(FanOut):
             on_token=on_token,
         )
         return self._resolve(call.requests[0])
-
-    def count_tokens(self, x: Any, /, **options: Any) -> int:
-        """Tokens of a prompt as `submit` would send it: text through the chat template, messages, or ids."""
-        self._engine.check_process()
-        parsed = parse_options(options, vocab_size=self._capabilities.vocab_size, draw_seed=lambda: 0)
-        return len(submission.encode(x, parsed, self._facts, self._capabilities)[0])
-
-    def estimate(self, prompts: Any, max_tokens: int = 256, **options: Any) -> Estimate:
-        """Tokens and KV memory that prompts would take, and which would not fit. Nothing is queued."""
-        self._engine.check_process()
-        return estimate_prompts(
-            prompts,
-            max_tokens,
-            options,
-            facts=self._facts,
-            capabilities=self._capabilities,
-            kv_budget=self._loop.scheduler.memory.budget,
-        )
 
     # ------------------------------------------------------------ the model
 
