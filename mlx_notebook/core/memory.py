@@ -50,8 +50,8 @@ class Memory:
     def leave(self, row: Row, *, worth_keeping: bool) -> tuple[int | None, int | None]:
         """The row runs no more; (id of the entry that its state shall become, cap of its tokens), or Nones."""
         self.projected -= self._needs.pop(row.id, 0)
-        # The last token was never fed: the state stands for all before it.
-        tokens = (*row.request.shape.prompt_ids, *row.token_ids)[:-1]
+        # Whether the last token was fed too, the backend says with what it kept.
+        tokens = (*row.request.shape.prompt_ids, *row.token_ids)
         if self._settings.deterministic:
             tokens = tokens[: self._on_boundary(row.prompt_tokens - 1)]
         if not worth_keeping or not self._wanted(row, tokens):

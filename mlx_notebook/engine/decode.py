@@ -1,58 +1,138 @@
-"""One decode step: dispatch the forward of the next token, read this one, commit it row by row.
+"""One decode step of a batch: dispatch the forward of the next tokens, read these, commit them row by row.
 
 The device is never left waiting for Python: by the time a token is read, the next forward is under way, and
-for rows without host code in between so is the next draw. At a row's end by its own doing that one forward is
-wasted, never more, and no user code runs after the last token.
+for rows without host code in between so is the next draw. At a row's end by its own doing its part of that one
+forward is wasted, never more, and no user code runs after the last token.
+
+A row that was just prefilled has nothing to commit yet: its first step feeds the last prompt token.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
 from mlx_notebook.core.events import RowOutcome
 from mlx_notebook.core.rows import FinishDetail, FinishReason
+from mlx_notebook.engine.sampling import draw_rows
 from mlx_notebook.engine.usercode import processed, wants_more
 from mlx_notebook.failure import as_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mlx_notebook.core.results import TokenLogprob
     from mlx_notebook.engine.row import RowState
+    from mlx_notebook.engine.stores.store import Store
 
 Finish = tuple[FinishReason, FinishDetail]
 Read = tuple[int, "TokenLogprob | None"]
+Places = list["RowState | None"]
 
 
-def dispatch(model: Any, row: RowState, context_length: int | None) -> None:
-    """Start the forward of the token after `ready`, unless `ready` is the last by length."""
-    if row.ready is None:
-        raise RuntimeError(f"row {row.request.id} is decoded before its prompt was computed")
-    if row.is_last(context_length):
-        return
-    token = row.ready.token
-    logits = model(token[None], cache=row.cache)[:, -1, :]
-    row.fed += 1
-    row.remember(token)
-    if row.hosted:
-        row.logits = logits
-        mx.async_eval(logits)  # type: ignore[no-untyped-call]
-    else:
-        row.ahead = row.sampler.draw(row.sampler.adjust(row.history, logits), len(row.committed) + 1)
-        mx.async_eval(row.ahead.arrays)  # type: ignore[no-untyped-call]
+def dispatch(store: Store, rows: Sequence[RowState], context_length: int | None) -> mx.array | None:
+    """Start the forward of the tokens after `ready`, except for rows whose `ready` is the last by length.
+
+    The logits [R, V] of the rows as the store placed them, None if no row goes on.
+    """
+    going = [row for row in rows if not row.is_last(context_length)]
+    if not going:
+        return None
+    places = store.order(going)
+    logits = store.step(places, _next_tokens(places))
+    waits: list[mx.array] = []
+    for row in going:
+        row.fed += 1
+        if row.ready is None:
+            row.remember_known()
+        elif row.reach != 0:
+            row.remember(row.ready.token)
+    free = [(place, row) for place, row in enumerate(places) if row is not None and not row.hosted]
+    if free:
+        waits += _draw_ahead(free, logits)
+    hosted = [(place, row) for place, row in enumerate(places) if row is not None and row.hosted]
+    for place, row in hosted:
+        row.logits = logits[place : place + 1]
+        waits.append(row.logits)
+    mx.async_eval(waits)  # type: ignore[no-untyped-call]
+    return logits
 
 
-def read(row: RowState) -> Read:
-    """Wait for `ready` and take it off the device."""
-    if row.ready is None:
-        raise RuntimeError(f"row {row.request.id} has no token to read")
-    token_id = int(cast(int, row.ready.token.item()))
-    logprobs = row.ready.logprobs
-    return token_id, logprobs.read(token_id) if logprobs else None
+def _next_tokens(places: Places) -> mx.array:
+    """Each place's next input, [R, 1]: a drawn token, perhaps still being computed, or the last known one."""
+    drawn = [row.ready for row in places if row is not None and row.ready is not None]
+    if drawn and len(drawn) == len(places) == drawn[0].together.tokens.shape[0]:
+        first = drawn[0].together
+        if all(one.together is first and one.place == at for at, one in enumerate(drawn)):
+            return first.tokens[:, None]
+    known: list[int] = []
+    sources: dict[int, int] = {}
+    pieces: list[mx.array] = []
+    order: list[int] = []
+    total = 0
+    for row in places:  # where in all the sources side by side the place's token stands; known ones come last
+        if row is not None and row.ready is not None:
+            together, place = row.ready
+            if id(together) not in sources:
+                sources[id(together)] = total
+                pieces.append(together.tokens.astype(mx.int32))
+                total += together.tokens.shape[0]
+            order.append(sources[id(together)] + place)
+        else:
+            order.append(-1 - len(known))
+            known.append(0 if row is None else row.last_known)
+    if known:
+        pieces.append(mx.array(known, dtype=mx.int32))
+    order = [at if at >= 0 else total - 1 - at for at in order]
+    side_by_side = pieces[0] if len(pieces) == 1 else mx.concatenate(pieces)
+    return side_by_side[mx.array(order)][:, None]
 
 
-def commit(row: RowState, token_id: int, logprob: TokenLogprob | None, context_length: int | None) -> RowOutcome:
-    """Make the token the row's own; whatever its user code raises ends this row and no other."""
+def _draw_ahead(rows: Sequence[tuple[int, RowState]], logits: mx.array) -> list[mx.array]:
+    """Draw for rows without host code, before anybody reads the tokens that were fed; what is to be evaluated."""
+    if any(row.sampler.adjusts for _, row in rows):
+        pieces = [
+            row.sampler.adjust(row.history, logits[place : place + 1])
+            if row.sampler.adjusts
+            else logits[place : place + 1]
+            for place, row in rows
+        ]
+        logits = pieces[0] if len(pieces) == 1 else mx.concatenate(pieces)
+    elif len(rows) < logits.shape[0]:
+        logits = logits[mx.array([place for place, _ in rows])]
+    drawn = draw_rows([row.sampler for _, row in rows], [row.produced for _, row in rows], logits)
+    for (_, row), one in zip(rows, drawn, strict=True):
+        row.ahead = one
+    return drawn[0].arrays
+
+
+def read(rows: Sequence[RowState]) -> list[Read | None]:
+    """Wait for each row's `ready` and take it off the device; None for rows that have none yet."""
+    return [None if row.ready is None else row.ready.read() for row in rows]
+
+
+def commit(rows: Sequence[RowState], tokens: Sequence[Read | None], context_length: int | None) -> list[RowOutcome]:
+    """Make each token its row's own; whatever a row's user code raises ends that row and no other."""
+    outcomes: dict[int, RowOutcome] = {}
+    go_on: list[RowState] = []
+    for row, token in zip(rows, tokens, strict=True):
+        if token is not None:
+            outcome = _commit_row(row, *token, context_length)
+            outcomes[row.request.id] = outcome
+            if outcome.finish is not None or outcome.error is not None:
+                continue
+        row.ready, row.ahead = row.ahead, None
+        go_on.append(row)
+    for row, error in _draw_hosted([(row, row.logits) for row in go_on if row.logits is not None]):
+        told = outcomes.get(row.request.id, RowOutcome(row.request.id, None))
+        outcomes[row.request.id] = RowOutcome(
+            row.request.id, told.token_id, told.text + row.text.flush(), told.logprob, error=error
+        )
+    return list(outcomes.values())
+
+
+def _commit_row(row: RowState, token_id: int, logprob: TokenLogprob | None, context_length: int | None) -> RowOutcome:
     row.committed.append(token_id)
     shown: list[str] = []
     try:
@@ -67,7 +147,7 @@ def commit(row: RowState, token_id: int, logprob: TokenLogprob | None, context_l
 def _advance(
     row: RowState, token_id: int, logprob: TokenLogprob | None, shown: list[str], context_length: int | None
 ) -> Finish | None:
-    """Text, end, callback, and the next draw where it had to wait. `shown` collects text, also up to a failure."""
+    """Text, end, callback. `shown` collects text, also up to a failure."""
     ends = token_id in row.request.shape.eos_ids
     finish: Finish | None = (FinishReason.STOP, FinishDetail.EOS) if ends else None
     if not ends:
@@ -80,8 +160,6 @@ def _advance(
     if not ends and not wants_more(row, token_id, "".join(shown), logprob) and finish is None:
         shown.append(row.text.flush())
         finish = (FinishReason.STOP, FinishDetail.CALLBACK)
-    if finish is None:
-        _draw_next(row)
     return finish
 
 
@@ -95,9 +173,25 @@ def _stop_or_length(row: RowState, context_length: int | None) -> Finish | None:
     return None
 
 
-def _draw_next(row: RowState) -> None:
-    if row.logits is not None:
-        row.ahead = row.sampler.draw(processed(row, row.logits), len(row.committed))
+def _draw_hosted(rows: Sequence[tuple[RowState, mx.array]]) -> list[tuple[RowState, tuple[str, str]]]:
+    """The draws that had to wait for the rows' processors; the rows that failed, and why."""
+    failed: list[tuple[RowState, tuple[str, str]]] = []
+    ready: list[tuple[RowState, mx.array]] = []
+    for row, logits in rows:
+        try:
+            ready.append((row, _evaluated(processed(row, logits))))
+        except BaseException as error:  # noqa: BLE001 - user code
+            failed.append((row, as_text(error)))
         row.logits = None
-        mx.eval(row.ahead.arrays)  # now, so that what a processor made is this row's failure if it cannot be computed
-    row.ready, row.ahead = row.ahead, None
+    if ready:
+        together = ready[0][1] if len(ready) == 1 else mx.concatenate([logits for _, logits in ready])
+        drawn = draw_rows([row.sampler for row, _ in ready], [row.produced for row, _ in ready], together)
+        mx.eval(drawn[0].arrays)
+        for (row, _), one in zip(ready, drawn, strict=True):
+            row.ready = one
+    return failed
+
+
+def _evaluated(logits: mx.array) -> mx.array:
+    mx.eval(logits)  # now, so that what a processor made is this row's failure if it cannot be computed
+    return logits

@@ -1,4 +1,4 @@
-"""Log-probabilities of one step: of the token drawn and of the likeliest alternatives.
+"""Log-probabilities of one step: of the tokens drawn and of the likeliest alternatives.
 
 They are of the distribution after bias, penalties and processors, before temperature and filters: what
 mlx-lm's `generate_step` yields, bit for bit for one row.
@@ -6,27 +6,32 @@ mlx-lm's `generate_step` yields, bit for bit for one row.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import mlx.core as mx
 
 from mlx_notebook.core.results import TokenLogprob
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 def normalise(logits: mx.array) -> mx.array:
-    """Natural log-probabilities [1, V] of one row's logits [1, V], in the logits' own type."""
+    """Natural log-probabilities [R, V] of logits [R, V], in the logits' own type."""
     return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
 
 
 class PendingLogprobs:
-    """Log-probabilities still on the device, read once the token is."""
+    """Log-probabilities of some rows of a step, still on the device, read once the tokens are."""
 
-    __slots__ = ("_chosen", "_top_ids", "_top_values")
+    __slots__ = ("_alternatives", "_chosen", "_rows", "_top_ids", "_top_values")
 
-    def __init__(self, logprobs: mx.array, token: mx.array, alternatives: int) -> None:
-        """Shapes: logprobs [1, V], token [1]; `alternatives` likeliest tokens are kept besides."""
-        count = min(alternatives, logprobs.shape[-1])
-        self._chosen = mx.take_along_axis(logprobs, token[:, None], axis=-1)
+    def __init__(self, logprobs: mx.array, tokens: mx.array, alternatives: Mapping[int, int]) -> None:
+        """Shapes: logprobs [A, V], tokens [A]; `alternatives` says for each of the A places in the step how many."""
+        self._alternatives = alternatives
+        self._rows = {place: row for row, place in enumerate(alternatives)}
+        count = min(max(alternatives.values()), logprobs.shape[-1])
+        self._chosen = mx.take_along_axis(logprobs, tokens[:, None], axis=-1)
         self._top_ids: mx.array | None = None
         self._top_values: mx.array | None = None
         if count:
@@ -40,12 +45,15 @@ class PendingLogprobs:
         """What must be evaluated before `read`."""
         return [array for array in (self._chosen, self._top_ids, self._top_values) if array is not None]
 
-    def read(self, token_id: int) -> TokenLogprob:
-        """Plain numbers; alternatives best first, equal ones by id."""
+    def read(self, place: int, token_id: int) -> TokenLogprob | None:
+        """Plain numbers, None for a row that did not ask; alternatives best first, equal ones by id."""
+        row = self._rows.get(place)
+        if row is None:
+            return None
         top: list[tuple[int, float]] = []
-        if self._top_ids is not None and self._top_values is not None:
-            ids = cast("list[int]", self._top_ids[0].tolist())
-            values = cast("list[float]", self._top_values[0].tolist())
-            top = list(zip(ids, values, strict=True))
-            top.sort(key=lambda pair: (-pair[1], pair[0]))
-        return TokenLogprob(token_id, float(cast(float, self._chosen.item())), tuple(top))
+        count = self._alternatives[place]
+        if count and self._top_ids is not None and self._top_values is not None:
+            ids = cast("list[int]", self._top_ids[row].tolist())
+            values = cast("list[float]", self._top_values[row].tolist())
+            top = sorted(zip(ids, values, strict=True), key=lambda pair: (-pair[1], pair[0]))[:count]
+        return TokenLogprob(token_id, float(cast(float, self._chosen[row].item())), tuple(top))

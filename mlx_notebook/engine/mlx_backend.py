@@ -1,6 +1,7 @@
 """MlxBackend: executes the scheduler's instructions on an mlx-lm model, with our own step loop.
 
-It uses the model's own forward and mlx-lm's public caches, one per row. Every method runs on the engine thread;
+It uses the model's own forward and mlx-lm's public caches, one set a row; a store takes several rows through one
+forward. Every method runs on the engine thread;
 the device stream is made there on first use and given back by `close`, the thread's last act with MLX.
 """
 
@@ -8,28 +9,36 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import make_prompt_cache
 
 from mlx_notebook.core.events import Decode, Keep, Kept, Prefill, PrefillDone, PrefillPart, StepDone, StepFailed
 from mlx_notebook.engine import decode, prefill, wired
+from mlx_notebook.engine.attention import AttentionRoute
 from mlx_notebook.engine.backend import release_all
 from mlx_notebook.engine.detokenize import Detokenizer
+from mlx_notebook.engine.parity import choose_store
 from mlx_notebook.engine.probe import capabilities_of
+from mlx_notebook.engine.prompt_cache import Entry, PromptCache
 from mlx_notebook.engine.row import RowState, RowText
 from mlx_notebook.engine.sampling import Sampler
 from mlx_notebook.engine.stop import StopMatcher
+from mlx_notebook.engine.stores.caches import make_caches
+from mlx_notebook.engine.stores.rows import RowsStore
 from mlx_notebook.failure import as_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from mlx_notebook.core.placement import Capabilities
     from mlx_notebook.core.request import Request
+    from mlx_notebook.engine.stores.store import Store
 
 STEPS_BETWEEN_CLEANS = 256  # as in mlx-lm: caches grow, and freed blocks of every past size would stay behind
+
+READ_AGAIN = 512  # tokens a chunk where rows of a failed forward are read again
 
 
 def device_name() -> str:
@@ -65,11 +74,18 @@ class MlxBackend:
         self._tokenizer = tokenizer
         self._lock = tokenizer_lock if tokenizer_lock is not None else contextlib.nullcontext()
         self._detokenizer = Detokenizer(tokenizer, self._lock)
-        self._capabilities = capabilities_of(model, context_length=context_length, vocab_size=vocab_size)
+        self._made_stream: mx.Stream | None = None
+        self._route = AttentionRoute(model)
+        with mx.stream(self._stream):
+            choice = choose_store(model, [lambda: RowsStore(model)])
+        self._store: Store = choice.store or RowsStore(model)
+        self._cohorts = choice.cohorts
+        self._entries = PromptCache()
+        facts = capabilities_of(model, context_length=context_length, vocab_size=vocab_size)
+        self._capabilities = replace(facts, continuous=choice.store is not None, prompt_cache=True)
         self._eos_token_ids = frozenset(eos_token_ids)
         self._requests: dict[int, Request] = {}
         self._rows: dict[int, RowState] = {}
-        self._made_stream: mx.Stream | None = None
         self._steps = 0
 
     @property
@@ -77,7 +93,7 @@ class MlxBackend:
         """Plain facts about the model."""
         return self._capabilities
 
-    def open(self, request: Request, entry_id: int | None = None, cached_tokens: int = 0) -> None:  # noqa: ARG002
+    def open(self, request: Request, entry_id: int | None = None, cached_tokens: int = 0) -> None:
         """Make a row's state.
 
         Raises:
@@ -85,13 +101,29 @@ class MlxBackend:
         """
         self._requests[request.id] = request
         with mx.stream(self._stream):
-            self._rows[request.id] = self._row_for(request)
+            row = self._row_for(request)
+            if entry_id is not None and cached_tokens:
+                row.cache = self._entries.start(entry_id, cached_tokens)
+                row.fed = cached_tokens
+            self._rows[request.id] = row
 
     def prefill(self, instruction: Prefill) -> PrefillDone:
-        """Compute known positions [start, stop) of each part; with `last`, also draw the token after them."""
+        """Compute known positions [start, stop) of each part, several parts in one forward.
+
+        Where that forward fails, each of its rows is read again, alone.
+        """
         began = time.monotonic_ns()
-        told = {part.row_id: self._prefill(self._rows[part.row_id], part) for part in instruction.parts}
-        errors = {row_id: error for row_id, error in told.items() if error is not None}
+        errors: dict[int, tuple[str, str]] = {}
+        with mx.stream(self._stream):
+            if len(instruction.parts) == 1 or not self._cohorts:
+                for part in instruction.parts:
+                    self._contained(errors, part, lambda part=part: self._feed([part]))  # type: ignore[misc]
+            else:
+                try:
+                    self._feed(instruction.parts)
+                except Exception:  # noqa: BLE001 - whoever of them it was shows alone
+                    for part in instruction.parts:
+                        self._contained(errors, part, lambda part=part: self._read_again(part))  # type: ignore[misc]
         return PrefillDone(time.monotonic_ns(), began, instruction.parts, errors)
 
     def decode(self, instruction: Decode) -> StepDone | StepFailed:
@@ -101,12 +133,11 @@ class MlxBackend:
         limit = self._capabilities.context_length
         with mx.stream(self._stream):
             try:
-                for row in rows:
-                    decode.dispatch(self._model, row, limit)
-                tokens = [decode.read(row) for row in rows]
+                decode.dispatch(self._store, rows, limit)
+                tokens = decode.read(rows)
             except Exception as error:  # noqa: BLE001 - a forward or an allocation failed: the step's failure
                 return StepFailed(time.monotonic_ns(), instruction.row_ids, as_text(error))
-            outcomes = tuple(decode.commit(row, *token, limit) for row, token in zip(rows, tokens, strict=True))
+            outcomes = tuple(decode.commit(rows, tokens, limit))
         self._steps += 1
         if self._steps % STEPS_BETWEEN_CLEANS == 0:
             mx.clear_cache()
@@ -114,26 +145,39 @@ class MlxBackend:
 
     def rewind(self, row_id: int) -> None:
         """Empty a row's caches and keep what it committed: `prefill` starts again at 0."""
-        self._rows[row_id].rewind(make_prompt_cache(self._model))
+        row = self._rows[row_id]
+        self._store.forget(row)
+        row.rewind(make_caches(self._model))
 
     def keep(self, instruction: Keep) -> Kept:
-        """No prompt cache yet."""
-        return Kept(time.monotonic_ns(), instruction.entry_id, 0, 0)
+        """Snapshot a row's caches at so many tokens; 0 where that cannot be had exactly."""
+        row = self._rows[instruction.row_id]
+        with mx.stream(self._stream):
+            self._store.settle(row)
+            return _told(instruction.entry_id, self._entries.keep(instruction.entry_id, row, instruction.tokens))
 
-    def evict(self, entry_id: int) -> None:
-        """No prompt cache yet."""
-
-    def warm(self, rows: int) -> bool:  # noqa: ARG002
-        """Nothing to warm."""
-        return False
-
-    def drop(self, row_id: int, keep_as: int | None = None) -> Kept | None:  # noqa: ARG002
+    def drop(self, row_id: int, keep_as: int | None = None, keep_tokens: int | None = None) -> Kept | None:
         """Free a row's state and release what it owns; unknown rows are ignored."""
-        request = self._requests.pop(row_id, None)
-        self._rows.pop(row_id, None)
+        request, row = self._requests.pop(row_id, None), self._rows.pop(row_id, None)
+        kept: Kept | None = None
+        if row is not None:
+            if keep_as is not None:
+                with mx.stream(self._stream):
+                    self._store.settle(row)
+                    entry = self._entries.take_over(keep_as, row, row.fed if keep_tokens is None else keep_tokens)
+                kept = _told(keep_as, entry)
+            self._store.forget(row)
         if request is not None:
             release_all(request)
-        return None
+        return kept
+
+    def evict(self, entry_id: int) -> None:
+        """Free an entry; unknown ones are ignored."""
+        self._entries.evict(entry_id)
+
+    def warm(self, rows: int) -> bool:  # noqa: ARG002
+        """Nothing: eager steps compile nothing for a number of rows, on the CPU nothing at all."""
+        return False
 
     def synchronize(self) -> None:
         """Wait till the device has done all that was dispatched."""
@@ -141,13 +185,16 @@ class MlxBackend:
             mx.synchronize(self._made_stream)
 
     def held_bytes(self) -> int:
-        """Bytes of all rows' caches; may be asked from any thread."""
-        return sum(row.held_bytes() for row in list(self._rows.values()))
+        """Bytes of all rows and entries; may be asked from any thread."""
+        rows = sum(row.held_bytes() for row in list(self._rows.values()))
+        return rows + self._store.held_bytes() + self._entries.held_bytes()
 
     def close(self) -> None:
         """Drop every row, wait for the device and give the thread's streams back. Nothing works here afterwards."""
         for row_id in list(self._requests):
             self.drop(row_id)
+        self._entries.clear()
+        self._route.close()
         if self._made_stream is not None:
             mx.synchronize(self._made_stream)
             wired.release()
@@ -169,7 +216,7 @@ class MlxBackend:
         prefill.check_ids([token_id for token_id, _ in shape.sampling.logit_bias], size, "logit_bias token")
         sampler = Sampler(shape.sampling, self._spared(request))
         text = RowText(self._detokenizer.stream(), StopMatcher(shape.sampling.stop))
-        row = RowState(request, make_prompt_cache(self._model), sampler, text)
+        row = RowState(request, make_caches(self._model), sampler, text)
         if request.code.context is not None:
             row.context = request.code.context
         return row
@@ -183,17 +230,30 @@ class MlxBackend:
         spared = (*request.shape.eos_ids, *self._eos_token_ids, *newlines)
         return [token_id for token_id in spared if 0 <= token_id < self._capabilities.vocab_size]
 
-    def _prefill(self, row: RowState, instruction: PrefillPart) -> tuple[str, str] | None:
-        ids = row.known[instruction.start : instruction.stop]
-        body = ids[:-1] if instruction.last else ids
+    def _feed(self, parts: Sequence[PrefillPart]) -> None:
+        rows = [self._rows[part.row_id] for part in parts]
+        prefill.feed(self._store, [(row, prefill.body_of(row, part)) for row, part in zip(rows, parts, strict=True)])
+        for row, part in zip(rows, parts, strict=True):
+            if part.last and row.ready is not None:
+                row.remember_known()
+
+    def _read_again(self, part: PrefillPart) -> None:
+        """A forward over several rows failed and left them in between: this row starts over, by itself."""
+        row = self._rows[part.row_id]
+        self._store.forget(row)
+        row.cache, row.fed = make_caches(self._model), 0
+        while row.fed < part.start:
+            prefill.feed(self._store, [(row, row.known[row.fed : min(row.fed + READ_AGAIN, part.start)])])
+        self._feed([part])
+
+    @staticmethod
+    def _contained(errors: dict[int, tuple[str, str]], part: PrefillPart, work: Callable[[], None]) -> None:
         try:
-            if row.fed != instruction.start or not ids:
-                raise RuntimeError(f"row {row.request.id}: chunk {instruction} after {row.fed} tokens")  # noqa: TRY301
-            with mx.stream(self._stream):
-                if body:
-                    prefill.feed(self._model, row, body)
-                if instruction.last:
-                    prefill.first_token(self._model, row, ids[-1])
-        except BaseException as error:  # noqa: BLE001 - a processor may raise anything; whatever it is, this row ends
-            return as_text(error)
-        return None
+            work()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, this row ends
+            errors[part.row_id] = as_text(error)
+
+
+def _told(entry_id: int, entry: Entry | None) -> Kept:
+    tokens, nbytes = (entry.tokens, entry.nbytes) if entry is not None else (0, 0)
+    return Kept(time.monotonic_ns(), entry_id, tokens, nbytes)

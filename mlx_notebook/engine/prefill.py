@@ -1,42 +1,57 @@
-"""Computing a prompt: chunks as instructed, the last prompt token alone, and the draw of the first token.
+"""Computing prompts: one row's chunk, or the bodies of several short prompts in one forward.
 
-The schedule is mlx-lm's, so that one row's numbers are too: every position but the last goes through in
-chunks, the last one is fed by itself.
+The schedule of one row is mlx-lm's, so that its numbers are too: every position but the last goes through in
+chunks; the last one is fed by itself, by the row's first decode step.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
-from mlx_notebook.engine.usercode import processed
+from mlx_notebook.engine.stores.caches import arrays_of, detach
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mlx_notebook.core.events import PrefillPart
     from mlx_notebook.engine.row import RowState
+    from mlx_notebook.engine.stores.store import Store
+
+Body = tuple["RowState", tuple[int, ...]]
 
 
-def feed(model: Any, row: RowState, token_ids: Sequence[int]) -> None:
-    """Run prompt tokens through the model for their state alone; evaluates the caches."""
-    model(mx.array([list(token_ids)], dtype=mx.int32), cache=row.cache)
-    row.fed += len(token_ids)
-    mx.eval([layer.state for layer in row.cache])
-    mx.clear_cache()  # activations of a long chunk are of a size that no other step will use again
+def body_of(row: RowState, part: PrefillPart) -> tuple[int, ...]:
+    """The tokens of a part that go through now.
+
+    Raises:
+        RuntimeError: the part does not go on where the row stands.
+    """
+    if row.fed != part.start or part.stop <= part.start:
+        raise RuntimeError(f"row {row.request.id}: {part} after {row.fed} tokens")
+    ids = row.known[part.start : part.stop]
+    # A token that waits (kept over a rewind) is the next to be fed: then all that is known goes through.
+    return ids[:-1] if part.last and row.ready is None else ids
 
 
-def first_token(model: Any, row: RowState, token_id: int) -> None:
-    """Feed the last known token and draw the one after it into `row.ready`, unless it stands there already."""
-    logits = model(mx.array([[token_id]], dtype=mx.int32), cache=row.cache)[:, -1, :]
-    row.fed += 1
-    row.remember_known()
-    if row.ready is None:
-        drawn = row.sampler.draw(processed(row, logits), len(row.committed))
-        mx.eval(drawn.arrays)
-        row.ready = drawn
+def feed(store: Store, bodies: Sequence[Body]) -> None:
+    """Run these tokens through the model for their state alone, rows padded to the longest; evaluates the caches."""
+    bodies = [(row, ids) for row, ids in bodies if ids]
+    if not bodies:
+        return
+    lengths = [len(ids) for _, ids in bodies]
+    width = max(lengths)
+    padded = [[*ids, *([0] * (width - len(ids)))] for _, ids in bodies]
+    store.prefill([row for row, _ in bodies], mx.array(padded, dtype=mx.int32), lengths)
+    for (row, _), length in zip(bodies, lengths, strict=True):
+        row.fed += length
+    if len(bodies) == 1:
+        mx.eval(arrays_of(bodies[0][0].cache))
     else:
-        mx.eval([layer.state for layer in row.cache])
+        for row, _ in bodies:  # a slice of the cohort's arrays would keep all of them alive
+            detach(row.cache)
+    mx.clear_cache()  # activations of a long chunk are of a size that no other step will use again
 
 
 def check_ids(token_ids: Sequence[int], vocab_size: int, what: str) -> None:

@@ -11,43 +11,55 @@ from typing import Any
 import mlx.core as mx
 from mlx.nn.layers.embedding import Embedding
 from mlx.nn.layers.quantized import QuantizedEmbedding
-from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.cache import RotatingKVCache
 
 from mlx_notebook.core.placement import Capabilities
+from mlx_notebook.core.projection import BLOCK
+from mlx_notebook.engine.stores.caches import is_state, leaves, make_caches, nbytes_of
 
-# Caches grow in blocks of 256 columns, so that two whole blocks show what one token costs.
-ONE_BLOCK, TWO_BLOCKS = 256, 512
+# Caches grow in blocks of columns, so that two whole blocks show what one token costs.
+ONE_BLOCK, TWO_BLOCKS = BLOCK, 2 * BLOCK
 
 
 def capabilities_of(model: Any, *, context_length: int | None = None, vocab_size: int | None = None) -> Capabilities:
     """Facts for the core. Ids from 0 to `vocab_size` - 1 may be fed and biased: both the
     embedding and the head have them, and `vocab_size`, if given, allows them.
 
-    `kv_bytes_per_token` and `state_bytes` describe a row's caches: state is what does not grow between 256 and 512
-    tokens (recurrent and convolution state, sliding windows up to that size). A longer window counts as growing,
-    which overstates rows longer than it.
+    What a row takes: bytes a token of layers that keep all tokens, (window, bytes a token) of those that keep the
+    last ones, and constant state. A kept state can be cut back if every layer keeps all tokens.
     """
     one, logits = _traced(model, ONE_BLOCK)
     two, _ = _traced(model, TWO_BLOCKS)
     sizes = [logits.shape[-1], *_token_tables(model, logits.shape[-1])]
-    per_token = max(0, two - one) // (TWO_BLOCKS - ONE_BLOCK)
+    per_token = state = 0
+    windows: dict[int, int] = {}
+    for short, long in zip(leaves(one), leaves(two), strict=True):
+        if isinstance(long, RotatingKVCache):
+            columns = long.keys.shape[2]
+            windows[long.max_size] = windows.get(long.max_size, 0) + nbytes_of([long]) // columns
+        else:
+            grown = max(0, nbytes_of([long]) - nbytes_of([short])) // (TWO_BLOCKS - ONE_BLOCK)
+            per_token += grown
+            state += max(0, nbytes_of([short]) - grown * ONE_BLOCK)
     return Capabilities(
         vocab_size=min(sizes if vocab_size is None else [*sizes, vocab_size]),
         context_length=context_length,
         kv_bytes_per_token=per_token,
-        state_bytes=max(0, one - per_token * ONE_BLOCK),
+        state_bytes=state,
+        windows=tuple(sorted(windows.items())),
+        trimmable=not windows and not any(is_state(leaf) for leaf in leaves(one)),
     )
 
 
-def _traced(model: Any, length: int) -> tuple[int, mx.array]:
-    """Bytes that caches take after `length` tokens, and the logits: shapes only.
+def _traced(model: Any, length: int) -> tuple[list[Any], mx.array]:
+    """Caches after `length` tokens, and the logits: shapes only.
 
     The last token goes in alone, as in decoding: only then do sliding windows let go of what left them.
     """
-    cache = make_prompt_cache(model)
-    model(mx.zeros((1, length - 1), dtype=mx.int32), cache=cache)
-    logits = model(mx.zeros((1, 1), dtype=mx.int32), cache=cache)
-    return sum(int(layer.nbytes) for layer in cache if not layer.empty()), logits
+    caches = make_caches(model)
+    model(mx.zeros((1, length - 1), dtype=mx.int32), cache=caches)
+    logits = model(mx.zeros((1, 1), dtype=mx.int32), cache=caches)
+    return caches, logits
 
 
 def _token_tables(model: Any, width: int) -> list[int]:

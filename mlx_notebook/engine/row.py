@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
+from mlx_notebook.engine.stores.caches import nbytes_of
+
 if TYPE_CHECKING:
     from mlx_notebook.core.request import Request
     from mlx_notebook.engine.detokenize import TextStream
@@ -31,10 +33,11 @@ class RowText:
         return self.stop.push(self.decoder.flush()) + self.stop.flush()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RowState:
     """What the backend holds for one open row.
 
+    `fed` counts the tokens whose state the caches hold.
     `committed` are the output tokens so far. `ready` is the token that the next step commits; `ahead` the one after
     it, where it could be sampled before `ready` was read; `logits` [1, V] stand in for `ahead` where user processors
     must see `ready` first.
@@ -60,9 +63,19 @@ class RowState:
         return (*prompt, *self.committed) if self.committed else prompt
 
     @property
+    def last_known(self) -> int:
+        """The last of the known tokens."""
+        return self.committed[-1] if self.committed else self.request.shape.prompt_ids[-1]
+
+    @property
     def hosted(self) -> bool:
         """Whether user code stands between a token and the draw of the next."""
         return bool(self.request.code.logits_processors)
+
+    @property
+    def produced(self) -> int:
+        """Number of the token that the next forward draws: those committed, and the one that waits."""
+        return len(self.committed) + (self.ready is not None)
 
     @property
     def reach(self) -> int | None:
@@ -85,10 +98,11 @@ class RowState:
 
     def is_last(self, context_length: int | None) -> bool:
         """Whether the token `ready` ends the row by length, whatever it says."""
-        produced = len(self.committed) + 1
-        if produced >= self.request.shape.sampling.max_tokens:
+        if self.ready is None:
+            return False
+        if self.produced >= self.request.shape.sampling.max_tokens:
             return True
-        return context_length is not None and len(self.request.shape.prompt_ids) + produced >= context_length
+        return context_length is not None and len(self.request.shape.prompt_ids) + self.produced >= context_length
 
     def rewind(self, cache: list[Any]) -> None:
         """Start over with empty caches; what was committed, shown and drawn stays.
@@ -102,5 +116,5 @@ class RowState:
             self.ready = None
 
     def held_bytes(self) -> int:
-        """Bytes of the row's caches (some cache classes cannot say before they hold anything)."""
-        return sum(int(layer.nbytes) for layer in self.cache if not layer.empty())
+        """Bytes of the row's own caches."""
+        return nbytes_of(self.cache)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 import pytest
 
-from mlx_notebook.core.events import Decode, Prefill, StepFailed
+from mlx_notebook.core.events import Decode, Prefill, PrefillPart, StepFailed
 from mlx_notebook.core.request import Request, RequestShape, SamplingOptions, UserCode
 from tests.engine.driving import Told, prefill, request, run_row, step, with_backend
 from tests.small_models import KINDS, random_prompt, small
@@ -104,9 +104,8 @@ def test_a_failed_forward_pins_nothing() -> None:
         backend.open(request(2, PROMPT, max_tokens=5))
         breaks.broken = True
         assert isinstance(backend.decode(Decode((1,))), StepFailed)
-        done = backend.prefill(Prefill(2, 0, 8, last=False))
-        assert done.error is not None
-        assert done.error[0] == "RuntimeError: no room"
+        done = backend.prefill(Prefill((PrefillPart(2, 0, 8, last=False),)))
+        assert done.errors[2][0] == "RuntimeError: no room"
 
     gc.disable()
     try:

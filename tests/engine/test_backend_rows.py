@@ -335,12 +335,12 @@ def test_a_failed_forward_fails_the_step_and_a_rewound_row_goes_on_as_if_nothing
 
 
 def prefill_again(backend: MlxBackend, row_id: int, known: int) -> None:
-    from mlx_notebook.core.events import Prefill
+    from mlx_notebook.core.events import Prefill, PrefillPart
 
-    done = backend.prefill(Prefill(row_id, 0, 8, last=False))
-    assert done.error is None
-    done = backend.prefill(Prefill(row_id, 8, known, last=True))
-    assert done.error is None
+    done = backend.prefill(Prefill((PrefillPart(row_id, 0, 8, last=False),)))
+    assert not done.errors
+    done = backend.prefill(Prefill((PrefillPart(row_id, 8, known, last=True),)))
+    assert not done.errors
 
 
 # ---------------------------------------------------------------- two rows at once

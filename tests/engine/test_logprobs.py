@@ -21,8 +21,9 @@ logit_rows = st.lists(st.floats(-20, 20, width=32), min_size=1, max_size=60)
 @given(logit_rows, st.integers(0, 70), st.data())
 def test_against_numpy(values: list[float], alternatives: int, data: st.DataObject) -> None:
     token = data.draw(st.integers(0, len(values) - 1))
-    pending = PendingLogprobs(normalise(mx.array([values])), mx.array([token]), alternatives)
-    read = pending.read(token)
+    pending = PendingLogprobs(normalise(mx.array([values])), mx.array([token]), {0: alternatives})
+    read = pending.read(0, token)
+    assert read is not None
     wide = np.array(values, dtype=np.float64)
     expected = wide - np.log(np.exp(wide - wide.max()).sum()) - wide.max()
     assert read.logprob == pytest.approx(expected[token], abs=1e-4)
@@ -36,8 +37,8 @@ def test_they_are_before_temperature_and_filters() -> None:
     logits = mx.array([[2.0, 1.0, 0.0]])
     options = SamplingOptions(temperature=5.0, top_k=1, logprobs=3)
     drawn = Sampler(options, ()).draw(logits, 0)
-    assert drawn.logprobs is not None
-    read = drawn.logprobs.read(0)
+    _, read = drawn.read()
+    assert read is not None
     total = math.log(sum(math.exp(value) for value in (2.0, 1.0, 0.0)))
     assert [value for _, value in read.top] == pytest.approx([2 - total, 1 - total, -total], abs=1e-5)
 
@@ -45,5 +46,5 @@ def test_they_are_before_temperature_and_filters() -> None:
 def test_greedy_computes_nothing_that_nobody_asked_for() -> None:
     drawn = Sampler(SamplingOptions(), ()).draw(mx.array([[0.0, 3.0, 1.0]]), 0)
     assert drawn.token.tolist() == [1]
-    assert drawn.logprobs is None
+    assert len(drawn.arrays) == 1
     assert drawn.arrays == [drawn.token]

@@ -1,0 +1,1 @@
+"""Where rows keep their state, and how one forward serves many of them."""

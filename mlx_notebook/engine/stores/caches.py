@@ -1,0 +1,131 @@
+"""One row's caches: mlx-lm's own classes, made to hold little more than they need, cut, shared and copied.
+
+A write into a cache replaces an array object in place, so two caches must never hold the same object;
+they may hold the same buffer, since MLX copies a buffer that somebody else still reads.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import mlx.core as mx
+from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, make_prompt_cache
+
+from mlx_notebook.core.projection import BLOCK
+from mlx_notebook.engine.kv.affine import AffineCache
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+
+def make_caches(model: Any) -> list[Any]:
+    """Empty caches for one row, as the model wants them, that grow by BLOCK columns instead of 256."""
+    caches = make_prompt_cache(model)
+    for leaf in leaves(caches):
+        if hasattr(leaf, "step"):
+            leaf.step = BLOCK
+    return list(caches)
+
+
+def leaves(caches: Sequence[Any]) -> Iterator[Any]:
+    """Every cache that holds arrays, nested ones unfolded, in order."""
+    for cache in caches:
+        if isinstance(cache, CacheList):
+            yield from leaves(cache.caches)
+        else:
+            yield cache
+
+
+def arrays_of(caches: Sequence[Any]) -> list[mx.array]:
+    """Every array that these caches hold."""
+    found: list[mx.array] = []
+    for leaf in leaves(caches):
+        if isinstance(leaf, ArraysCache):
+            found += [array for array in leaf.cache if array is not None]
+        elif isinstance(leaf, AffineCache):
+            found += leaf.arrays()
+        else:
+            found += _arrays_in(leaf.state)
+    return found
+
+
+def _arrays_in(state: Any) -> list[mx.array]:
+    if isinstance(state, mx.array):
+        return [state]
+    if isinstance(state, list | tuple):
+        return [array for part in state for array in _arrays_in(part)]
+    return []
+
+
+def nbytes_of(caches: Sequence[Any]) -> int:
+    """Bytes that these caches take."""
+    return sum(int(array.nbytes) for array in arrays_of(caches))
+
+
+def is_state(leaf: Any) -> bool:
+    """Whether a cache is recurrent or convolution state: one array of constant size, no columns."""
+    return isinstance(leaf, ArraysCache)
+
+
+def twin(caches: Sequence[Any]) -> list[Any]:
+    """Caches of their own over the same buffers: what one side writes later, the other does not see."""
+    return [_twin(cache) for cache in caches]
+
+
+def _twin(cache: Any) -> Any:
+    if isinstance(cache, CacheList):
+        return CacheList(*twin(cache.caches))
+    other = copy.copy(cache)
+    _replace_arrays(other, lambda array: array[...])  # another object over the same buffer
+    return other
+
+
+def _replace_arrays(leaf: Any, change: Callable[[mx.array], mx.array]) -> None:
+    """Put `change(array)` in the place of every array of a cache; containers are replaced too."""
+    for name, value in vars(leaf).items():
+        if isinstance(leaf, AffineCache) and name == "_parts":
+            parts = [copy.copy(part) for part in value]
+            for part in parts:
+                _replace_arrays(part, change)
+            setattr(leaf, name, tuple(parts))
+        else:
+            setattr(leaf, name, _changed(value, change))
+
+
+def _changed(value: Any, change: Callable[[mx.array], mx.array]) -> Any:
+    if isinstance(value, mx.array):
+        return change(value)
+    if isinstance(value, tuple | list):
+        return type(value)(_changed(part, change) for part in value)
+    return value
+
+
+def cut(caches: Sequence[Any], back: int) -> bool:
+    """Take the last `back` tokens out of caches, in place; False (and caches of no use) where that can't be done.
+
+    State layers hold no past, and a window that has wrapped lost its own: those can only be had as they are.
+    """
+    if back == 0:
+        return True
+    found = list(leaves(caches))
+    if any(is_state(leaf) or not leaf.is_trimmable() for leaf in found):
+        return False
+    return all(leaf.trim(back) == back for leaf in found)
+
+
+def compact(caches: Sequence[Any]) -> None:
+    """Let go of columns that were cut off, where they are many; the arrays are replaced by copies."""
+    for leaf in leaves(caches):
+        if isinstance(leaf, KVCache) and leaf.keys is not None:
+            needed = -(-leaf.offset // BLOCK) * BLOCK
+            if needed < leaf.keys.shape[2]:
+                leaf.keys = mx.contiguous(leaf.keys[..., :needed, :])
+                leaf.values = mx.contiguous(leaf.values[..., :needed, :])
+
+
+def detach(caches: Sequence[Any]) -> None:
+    """Give every array a buffer of its own, evaluated: nothing larger stays alive behind it."""
+    for leaf in leaves(caches):
+        _replace_arrays(leaf, mx.contiguous)
+    mx.eval(arrays_of(caches))
