@@ -18,8 +18,9 @@ from mlx_notebook.core.events import Decode, Keep, Kept, Prefill, PrefillDone, P
 from mlx_notebook.engine import decode, prefill, wired
 from mlx_notebook.engine.attention import AttentionRoute
 from mlx_notebook.engine.backend import release_all
+from mlx_notebook.engine.determinism import check_deterministic
 from mlx_notebook.engine.detokenize import Detokenizer
-from mlx_notebook.engine.parity import choose_store
+from mlx_notebook.engine.parity import Choice, choose_store
 from mlx_notebook.engine.probe import capabilities_of
 from mlx_notebook.engine.prompt_cache import Entry, PromptCache
 from mlx_notebook.engine.row import RowState, RowText
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 STEPS_BETWEEN_CLEANS = 256  # as in mlx-lm: caches grow, and freed blocks of every past size would stay behind
 
+PLACES = 8  # places come in multiples of this: with 5 rows, for one, which of them a row is changes its bits
 READ_AGAIN = 512  # tokens a chunk where rows of a failed forward are read again
 
 
@@ -58,6 +60,12 @@ class MlxBackend:
         context_length: tokens of prompt and answer together; None for no limit.
         eos_token_ids: the model's ends of sequence, which XTC never drops.
         tokenizer_lock: held around uses of the tokenizer, if other threads use it too.
+        max_rows: rows that may decode together.
+        deterministic: a row's bits never depend on its neighbours: the batch has a fixed number of places, also
+            for one row, and prompts go alone.
+
+    Raises:
+        UnsupportedRequest: `deterministic` is asked for and can't be proven for this model here.
     """
 
     def __init__(
@@ -69,6 +77,8 @@ class MlxBackend:
         context_length: int | None = None,
         eos_token_ids: Iterable[int] = (),
         tokenizer_lock: contextlib.AbstractContextManager[Any] | None = None,
+        max_rows: int = 32,
+        deterministic: bool = False,
     ) -> None:
         self._model = model
         self._tokenizer = tokenizer
@@ -76,13 +86,24 @@ class MlxBackend:
         self._detokenizer = Detokenizer(tokenizer, self._lock)
         self._made_stream: mx.Stream | None = None
         self._route = AttentionRoute(model)
-        with mx.stream(self._stream):
-            choice = choose_store(model, [lambda: RowsStore(model)])
+        try:
+            with mx.stream(self._stream):
+                choice = self._choose(max_rows, deterministic=deterministic)
+                facts = capabilities_of(model, context_length=context_length, vocab_size=vocab_size)
+        except BaseException:
+            self._let_go()
+            raise
         self._store: Store = choice.store or RowsStore(model)
-        self._cohorts = choice.cohorts
+        self._cohorts = choice.cohorts and not deterministic
         self._entries = PromptCache()
-        facts = capabilities_of(model, context_length=context_length, vocab_size=vocab_size)
-        self._capabilities = replace(facts, continuous=choice.store is not None, prompt_cache=True)
+        together = choice.store is not None
+        self._capabilities = replace(
+            facts,
+            continuous=together,
+            continuous_why_not="" if together else f"the load-time probe found that {choice.why_not}",
+            max_rows=max_rows if together else 1,
+            prompt_cache=True,
+        )
         self._eos_token_ids = frozenset(eos_token_ids)
         self._requests: dict[int, Request] = {}
         self._rows: dict[int, RowState] = {}
@@ -194,6 +215,9 @@ class MlxBackend:
         for row_id in list(self._requests):
             self.drop(row_id)
         self._entries.clear()
+        self._let_go()
+
+    def _let_go(self) -> None:
         self._route.close()
         if self._made_stream is not None:
             mx.synchronize(self._made_stream)
@@ -203,11 +227,24 @@ class MlxBackend:
         mx.clear_streams()
 
     @property
+    def store(self) -> str:
+        """Which store holds the rows, for people."""
+        return self._store.name if self._capabilities.continuous else "one row at a time"
+
+    @property
     def _stream(self) -> mx.Stream:
         if self._made_stream is None:
             self._made_stream = mx.new_stream(mx.default_device())
             wired.hold()
         return self._made_stream
+
+    def _choose(self, max_rows: int, *, deterministic: bool) -> Choice:
+        model = self._model
+        if deterministic:
+            slots = -(-max_rows // PLACES) * PLACES
+            check_deterministic(model, slots)
+            return choose_store(model, [lambda: RowsStore(model, slots)])
+        return choose_store(model, [lambda: RowsStore(model)])
 
     def _row_for(self, request: Request) -> RowState:
         shape = request.shape

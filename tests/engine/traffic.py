@@ -65,7 +65,9 @@ def run_script(
         cohort = []
         for at, row in joiners.items():
             del waiting[at]
-            asked = request(first_id + at, row.prompt, code=row.code(), **{"max_tokens": count, "logprobs": logprobs, **row.options})
+            asked = request(
+                first_id + at, row.prompt, code=row.code(), **{"max_tokens": count, "logprobs": logprobs, **row.options}
+            )
             if row.chunk is None:
                 backend.open(asked)
                 cohort.append(PrefillPart(asked.id, 0, len(row.prompt), last=True))
