@@ -45,10 +45,11 @@ export class RowView {
       if (this.#cancel.getAttribute("aria-disabled") !== "true") cancel((answer) => this.tell(answer));
     });
     this.#copy.addEventListener("click", () => void this.#copyNow());
-    this.update(row);
+    this.update(row, true);
   }
 
-  update(row: RowState): void {
+  /** Show the row as it is now; `live` = somebody could still cancel it. */
+  update(row: RowState, live: boolean): void {
     this.#row = row;
     this.root.dataset.status = row.status;
     setText(this.#mark, MARKS[row.status]);
@@ -63,7 +64,7 @@ export class RowView {
     setText(this.#note, row.note);
     show(this.#note, row.note !== "");
     show(this.#copy, row.text !== "");
-    show(this.#cancel, !isOver(row.status));
+    show(this.#cancel, live && !isOver(row.status));
     this.#text.setAttribute("aria-label", `answer to: ${row.prompt}`);
   }
 

@@ -2,6 +2,8 @@
 
 import { isOver, type RowState } from "./wire";
 
+export const LOST = "The kernel is gone or was restarted. This is what had arrived.";
+
 const count = new Intl.NumberFormat("en");
 
 export function tokens(n: number): string {

@@ -22,7 +22,7 @@ METADATA_KEY = "mlx_notebook"
 
 # GitHub takes styles away: a <pre> keeps its lines there, and wraps wherever styles are kept.
 _TEXT = (
-    "margin:0;padding:0;white-space:pre-wrap;overflow-wrap:anywhere;background:none;border:0;"
+    "margin:0;padding:0;white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere;background:none;border:0;"
     "font-family:var(--jp-content-font-family,system-ui,sans-serif);font-size:inherit;line-height:1.5"
 )
 _ASIDE = "margin:0.25em 0 0;opacity:0.72;font-size:0.92em"
@@ -53,7 +53,7 @@ def ending_note(progress: RowProgress) -> str:
         why = {"deadline": " (its deadline passed)", "closed": " (the gateway was closed)"}.get(detail, "")
         return f"cancelled{why}"
     if detail == "max_tokens":
-        return f"cut at max_tokens ({progress.generated_tokens} tokens)"
+        return f"cut at max_tokens={progress.generated_tokens}"
     if detail == "context":
         return "cut: the model's context was full"
     return ""
