@@ -164,7 +164,7 @@ class Scheduler:
             return []
         for row_id in self._queue:
             self.rows[row_id].lease_wanted_ns = self.rows[row_id].lease_wanted_ns or at_ns
-        if self.lease is LeaseState.ASKED or not self._queue:
+        if self.lease is LeaseState.ASKED or not self.rows:
             return []
         self.lease = LeaseState.ASKED
         return [ev.AskLease()]
