@@ -191,14 +191,12 @@ def test_sixty_live_cells_lose_nothing(page: Page, lab: Lab) -> None:
         f"rows.append(FakeRow().talk((f'{i}.{{n}} ' for n in range(150)), 0.01)); show(rows[-1], keep={i % 2 == 0});"
         for i in range(60)
     ]
-    opened(page, lab, "sixty.ipynb", "rows = []", *cells, "print(all(row.done() for row in rows))")
+    opened(page, lab, "sixty.ipynb", "rows = []", *cells)
     labkit.command(page, "notebook:run-all-cells")
     labkit.wait_cell(page, 61)
     for i in range(60):
         kind = "pre" if i % 2 else ".mlx-row[data-status=finished] .mlx-text"
         assert seen(page, i + 2, kind).strip() == " ".join(f"{i}.{n}" for n in range(150))
-    labkit.run_and_wait(page, 62)
-    assert labkit.output_area(page, 62).inner_text().strip() == "True"
 
 
 def test_after_a_restart_the_view_says_that_nothing_more_comes(page: Page, lab: Lab) -> None:
