@@ -417,9 +417,11 @@ def test_processors_stay_with_their_row_when_others_come_and_go() -> None:
 
     def work(backend: MlxBackend) -> dict[int, Told]:
         wanted = {1: pushing(10), 2: UserCode(), 3: pushing(30), 4: pushing(40)}
-        rows = {
-            row_id: prefill(backend, request(row_id, PROMPT, max_tokens=6, code=wanted[row_id])) for row_id in (1, 2, 3)
-        }
+
+        def opened(row_id: int) -> Told:
+            return prefill(backend, request(row_id, PROMPT, max_tokens=6, code=wanted[row_id]))
+
+        rows = {row_id: opened(row_id) for row_id in (1, 2, 3)}
         step(backend, rows)
         backend.drop(1)
         rows[4] = opened(4)
