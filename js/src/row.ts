@@ -39,7 +39,8 @@ export class RowView {
     this.#text.append(this.#shown);
     const state = element("span", "mlx-state", this.#mark, this.#word);
     const actions = element("span", "mlx-actions", this.#copy, this.#cancel);
-    const line = element("div", "mlx-line", state, this.#prompt, this.#figures, actions);
+    const end = element("span", "mlx-end", this.#figures, actions);
+    const line = element("div", "mlx-line", state, this.#prompt, end);
     this.root = element("div", "mlx-row", line, this.#before, this.#meter, this.#text, this.#note);
     this.#cancel.addEventListener("click", () => {
       if (this.#cancel.getAttribute("aria-disabled") !== "true") cancel((answer) => this.tell(answer));
