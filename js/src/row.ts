@@ -4,7 +4,7 @@ import type { Answer } from "./cancel";
 import { copyText } from "./clipboard";
 import { button, element, setText, show } from "./dom";
 import { isOver, type RowState } from "./wire";
-import { before, figures } from "./words";
+import { figures, prelude } from "./words";
 
 /** Drawn marks differ in shape too: colour is never alone. */
 const MARKS = { queued: "○", prefill: "◐", decode: "●", finished: "✓", cancelled: "⊘", failed: "!" } as const;
@@ -58,8 +58,8 @@ export class RowView {
     setText(this.#prompt, row.prompt);
     this.#prompt.title = row.prompt;
     setText(this.#figures, figures(row));
-    setText(this.#before, before(row));
-    show(this.#before, before(row) !== "");
+    setText(this.#before, prelude(row));
+    show(this.#before, prelude(row) !== "");
     this.#updateMeter(row);
     this.#updateText(row.text);
     setText(this.#note, row.note);
