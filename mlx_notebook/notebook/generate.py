@@ -45,8 +45,7 @@ def generate(shell: InteractiveShell, settings: MlxNotebook, line: str, cell: st
     if not cell.strip():
         raise UsageError("%%mlxgen: there is no prompt: it goes on the lines below the first")
     ours = {name: options.pop(name) for name in _OURS if name in options}
-    # A line break before the end of the cell is the editor's, not the prompt's.
-    prompt = cell.removesuffix("\n")
+    prompt = _prompt(shell, cell)
     mode = mode_of(shell, settings)
     gateway = find_or_load(ours.get("gateway"), mode)
     with interruptible():
@@ -57,6 +56,16 @@ def generate(shell: InteractiveShell, settings: MlxNotebook, line: str, cell: st
             shell.push({ours["into"]: handle})
         _show(handle, gateway, prompt, mode, ours)
     return handle
+
+
+def _prompt(shell: InteractiveShell, cell: str) -> str:
+    """The cell's text without the line break at its end, which is the editor's and not the prompt's.
+
+    At a terminal a blank line ends the cell: that one is not the prompt's either.
+    """
+    prompt = cell.removesuffix("\n")
+    at_terminal = hasattr(shell, "prompt_for_code")
+    return prompt.removesuffix("\n") if at_terminal else prompt
 
 
 def _submit(gateway: Gateway, prompt: str, options: dict[str, Any]) -> Handle:
