@@ -108,7 +108,7 @@ def _show_live(handle: Handle, prompt: str, view: str, *, title: str, keep: bool
     if view == "stream":
         from mlx_notebook.notebook.stream_widget import StreamView
 
-        StreamView([handle], title=title, keep=keep, metadata=metadata).display()
+        StreamView([handle], title=title, keep=keep, metadata=metadata, prompts=[prompt]).display()
     elif view == "table":
         from mlx_notebook.notebook.table_view import TableView
 

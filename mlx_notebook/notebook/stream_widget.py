@@ -155,7 +155,9 @@ class StreamView:
 
     def stop(self) -> None:
         """Freeze as things stand: nobody will tick this view again (publisher's thread)."""
-        if not self._keep:
+        if self._keep and not self._as_text:
+            self._send_snapshot(final=True)
+        else:
             self._freeze.now()
 
     def _after_the_end(self) -> bool:

@@ -305,6 +305,7 @@ def test_keep_leaves_the_widget_and_still_answers_a_page(wire: Wire) -> None:
     assert wire.snapshots()[-1]["final"]
     view.stop()
     assert len(wire.displays) == 1
+    assert wire.snapshots()[-1]["final"]
 
 
 def test_where_no_page_answers_the_display_is_updated_as_text(wire: Wire) -> None:
