@@ -126,7 +126,7 @@ def test_options_reach_the_request(loaded: InteractiveShell, scripted: Callable[
     [
         ("%%mlxgen --temprature 1\nhi", (UsageError, "did you mean --temperature?")),
         ("%%mlxgen --json-schema x\nhi", (UnsupportedRequest, "--json-schema is planned")),
-        ("%%mlxgen --temperature 3000\nhi", (ValueError, "temperature=3000.0 is out of range: from 0 to 100")),
+        ("%%mlxgen --temperature 3000\nhi", (ValueError, "temperature=3000.0 is out of range: a number from 0 to 100")),
         ("%%mlxgen --max-tokens 0\nhi", (ValueError, "max_tokens=0 is out of range")),
         ("%%mlxgen --logit-bias 42\nhi", (TypeError, "logit_bias: a dictionary")),
         ("%%mlxgen --logit-bias '{-1: 2}'\nhi", (ValueError, "token ids run from 0")),
