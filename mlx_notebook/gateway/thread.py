@@ -92,6 +92,9 @@ class Engine:
         self._ended = Latch()
         self._thread = threading.Thread(target=self._run, name=f"mlx-notebook engine {name}", daemon=True)
         registry.add_engine(self)
+
+    def start(self) -> None:
+        """Begin to load. Apart from making the engine, so that an interrupt in between leaves somebody to stop it."""
         self._thread.start()
 
     # ------------------------------------------------------------ state
@@ -211,7 +214,7 @@ class Engine:
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait for the thread's end; False if it still runs."""
-        if not self.here:
+        if not self.here or self._thread.ident is None:  # in a forked child, or never started
             return True
         if threading.current_thread() is self._thread:
             return False
