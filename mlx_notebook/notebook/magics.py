@@ -10,7 +10,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_
 from mlx_notebook.gateway.registry import registry
 from mlx_notebook.notebook import cell_rows, execution
 from mlx_notebook.notebook.arguments import parse
-from mlx_notebook.notebook.find_gateway import named
+from mlx_notebook.notebook.find_gateway import meant
 from mlx_notebook.notebook.generate import generate, publish
 from mlx_notebook.notebook.options import CANCEL, GENERATE, LOAD, MAGICS, MODELS, SHOW, STATUS, UNLOAD, help_text
 from mlx_notebook.notebook.printing import numbers, say
@@ -94,7 +94,7 @@ class MlxMagics(Magics):
     @_helped_by(SHOW)
     def mlxshow(self, line: str) -> None:
         cell_rows.mention_failures()
-        (word,) = parse(SHOW, line, {}).words
+        (word,) = parse(SHOW, line, self.shell.user_ns).words
         show_handle(self.shell, self._settings, kept_handle(SHOW.name, word))
 
     @no_var_expand
@@ -102,8 +102,8 @@ class MlxMagics(Magics):
     @_helped_by(CANCEL)
     def mlxcancel(self, line: str) -> None:
         cell_rows.mention_failures()
-        words = parse(CANCEL, line, {}).words
-        cancelled = cell_rows.cancel(_meant(words[0] if words else None))
+        words = parse(CANCEL, line, self.shell.user_ns).words
+        cancelled = cell_rows.cancel(_meant_rows(words[0] if words else None))
         if cancelled:
             say(f"Cancelled {numbers(cancelled)}.")
         else:
@@ -115,8 +115,8 @@ class MlxMagics(Magics):
     @_helped_by(UNLOAD)
     def mlxunload(self, line: str) -> None:
         cell_rows.mention_failures()
-        words = parse(UNLOAD, line, {}).words
-        gateway = named(UNLOAD.name, words[0]) if words else registry.current()
+        words = parse(UNLOAD, line, self.shell.user_ns).words
+        gateway = meant(UNLOAD.name, words[0]) if words else registry.current()
         if gateway is None:
             raise UsageError(f"{UNLOAD.name}: no model is loaded")
         before = registry.live_handles()
@@ -138,7 +138,7 @@ class MlxMagics(Magics):
         return None
 
 
-def _meant(word: str | None) -> list[Handle]:
+def _meant_rows(word: object) -> list[Handle]:
     """The handles that an argument of `%mlxcancel` means."""
     live = registry.live_handles()
     if word == "all":

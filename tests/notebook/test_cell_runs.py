@@ -196,7 +196,7 @@ def test_cancel_one_and_all(
     scripted(gate.script)
     a, b, c = two_cells(loaded)
     capsys.readouterr()
-    run(loaded, f"%mlxcancel {b.id}")
+    run(loaded, "%mlxcancel $b")
     assert f"Cancelled request {b.id}." in capsys.readouterr().out
     gate_closed = [handle for handle in (a, c) if not handle.done()]
     assert gate_closed == [a, c]

@@ -132,7 +132,7 @@ def test_options_reach_the_request(loaded: InteractiveShell, scripted: Callable[
         ("%%mlxgen --logit-bias '{-1: 2}'\nhi", (ValueError, "token ids run from 0")),
         ("%%mlxgen --temperature $none\nhi", (UsageError, "there is no variable 'none'")),
         ("%%mlxgen --gateway toi\nhi", (UsageError, "there is no gateway 'toi'; did you mean toy?")),
-        ("%%mlxgen --gateway $number\nhi", (UsageError, "--gateway takes a gateway or its name, not int")),
+        ("%%mlxgen --gateway $number\nhi", (UsageError, "%%mlxgen --gateway takes a gateway or its name, not int")),
         ("%%mlxgen --raw\n   \n", (UsageError, "there is no prompt")),
         ("%%mlxgen\n", (UsageError, "cell body is empty")),
     ],
