@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import pathlib
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,6 +31,26 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
     with labkit.lab_server(tmp_path_factory.mktemp("root")) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def kernel_7_3(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The name of a kernel with ipykernel 7.3.0: what it does with the page's messages changed in 7.4."""
+    folder = tmp_path_factory.mktemp("ipykernel-7.3.0")
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), "ipykernel==7.3.0"]
+    done = subprocess.run(pip, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"ipykernel 7.3.0 could not be installed beside the environment: {done.stderr.strip()[-200:]}")
+    lab.add_kernel("ipykernel-7-3", first=folder)
+    return "ipykernel-7-3"
+
+
+@pytest.fixture(params=["ipykernel of the environment", "ipykernel 7.3"])
+def kernel(request: pytest.FixtureRequest) -> str:
+    """The name of a kernel: the environment's own, and one with ipykernel 7.3.0."""
+    if request.param == "ipykernel 7.3":
+        return str(request.getfixturevalue("kernel_7_3"))
+    return "python3"
 
 
 @pytest.fixture(scope="session")

@@ -34,11 +34,20 @@ PANEL = "window.jupyterapp.shell.currentWidget"
 
 
 class Lab(NamedTuple):
-    """A running server: where it is, what opens it, and the folder it serves."""
+    """A running server: where it is, what opens it, the folder it serves, and where its further kernels are."""
 
     base: str
     token: str
     root: pathlib.Path
+    kernels: pathlib.Path
+
+    def add_kernel(self, name: str, first: pathlib.Path) -> None:
+        """A kernel of this interpreter that finds packages in `first` before the environment's own."""
+        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        env = {"PYTHONPATH": f"{first}{os.pathsep}{REPOSITORY}"}
+        spec = {"argv": argv, "display_name": name, "language": "python", "env": env}
+        (self.kernels / name).mkdir(parents=True)
+        (self.kernels / name / "kernel.json").write_text(json.dumps(spec))
 
 
 def chromium_path() -> str | None:
@@ -76,28 +85,14 @@ def _environment(scratch: pathlib.Path) -> dict[str, str]:
     }
 
 
-def _add_kernel(scratch: pathlib.Path, name: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
-    folder = scratch / "data" / "kernels" / name
-    folder.mkdir(parents=True)
-    spec = {"argv": list(argv), "display_name": name, "language": "python", "env": dict(env)}
-    (folder / "kernel.json").write_text(json.dumps(spec))
-
-
 @contextlib.contextmanager
-def lab_server(
-    root: pathlib.Path,
-    *,
-    settings: Mapping[str, Mapping[str, Any]] | None = None,
-    kernels: Mapping[str, Mapping[str, str]] | None = None,
-) -> Iterator[Lab]:
-    """A JupyterLab over `root`. `settings` by plugin id; `kernels` are further ones: names, and their environments."""
+def lab_server(root: pathlib.Path, *, settings: Mapping[str, Mapping[str, Any]] | None = None) -> Iterator[Lab]:
+    """A JupyterLab over `root`, with further settings by plugin id."""
     with tempfile.TemporaryDirectory(prefix="labcfg-", ignore_cleanup_errors=True) as folder:
         scratch = pathlib.Path(folder)
         _write_settings(scratch / "user-settings", settings or {})
-        for name, env in (kernels or {}).items():
-            argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-            _add_kernel(scratch, name, argv, env)
-        lab = Lab(f"http://127.0.0.1:{_free_port()}", secrets.token_hex(8), root)
+        base = f"http://127.0.0.1:{_free_port()}"
+        lab = Lab(base, secrets.token_hex(8), root, kernels=scratch / "data" / "kernels")
         log = scratch / "lab.log"
         with log.open("wb") as sink:
             process = subprocess.Popen(
