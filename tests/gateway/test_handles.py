@@ -140,7 +140,7 @@ def test_deltas_of_a_failed_row_end_with_its_error(gateway_of: Make) -> None:
     seen: list[str] = []
     with pytest.raises(RowFailed, match="enough"):
         seen.extend(gateway_of().submit("a", on_token=on_token))
-    assert len(seen) == len(calls)
+    assert len("".join(seen)) == len(calls)  # tokens that come together are one delta
 
 
 def test_leaving_an_iteration_leaves_the_row(stepped: tuple[Gateway, Stepped]) -> None:
