@@ -101,6 +101,7 @@ class StreamView:
         self._as_text = False
         self._asked_at = 0.0
         self._text_at = 0.0
+        self._shown: dict[str, Any] = {}
         self._seq = 0
         self._count = 0
         self._next_snapshot = 0.0
@@ -184,9 +185,12 @@ class StreamView:
 
     def _tick_text(self) -> None:
         now = time.monotonic()
-        if now >= self._text_at:
+        if now < self._text_at:
+            return
+        data, metadata = self._text_bundle()
+        if data != self._shown:
             self._text_at = now + STATIC_TICK_S
-            self._publish(*self._text_bundle(), update=True)
+            self._publish(data, metadata, update=True)
 
     def _tick_widget(self, ended: bool) -> None:
         if self._views.take_resync() or ended:
@@ -232,6 +236,7 @@ class StreamView:
     def _publish(self, data: Mapping[str, Any], metadata: Mapping[str, Any], *, update: bool) -> None:
         from IPython.display import publish_display_data
 
+        self._shown = dict(data)
         publish_display_data(dict(data), dict(metadata), transient={"display_id": self._display_id}, update=update)
         publisher().spend()
 

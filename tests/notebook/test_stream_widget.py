@@ -326,6 +326,9 @@ def test_where_no_page_answers_the_display_is_updated_as_text(wire: Wire) -> Non
     wire.now += STATIC_TICK_S
     assert view.tick()
     assert len(wire.displays) == 3
+    wire.now += STATIC_TICK_S
+    assert view.tick()  # nothing new to show
+    assert len(wire.displays) == 3
     row.finish()
     assert not view.tick()
     assert wire.displays[-1][0]["text/plain"] == "A fox"
