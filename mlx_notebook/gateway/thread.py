@@ -9,6 +9,7 @@ can then be joined.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import traceback
@@ -280,6 +281,7 @@ class Engine:
             *(lambda r=r: release_all(r) for r in unstarted),
             *(lambda e=e: e.fail(self._why_gone()) for e in list(self._exclusives)),
             self._close_backend,
+            _give_streams_back,
             self._places.give_up,
         ):
             try:
@@ -301,6 +303,16 @@ class Engine:
             self.loop.retire()
         if backend is not None:
             backend.close()
+
+
+def _give_streams_back() -> None:
+    """The thread's last act with MLX, also where a load failed half-way or a user's function computed here.
+
+    A thread that ends with live streams can abort the process as it exits.
+    """
+    mlx = sys.modules.get("mlx.core")
+    if mlx is not None:
+        mlx.clear_streams()
 
 
 def _no_progress(_what: str, _fraction: float | None) -> None:
