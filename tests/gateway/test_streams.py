@@ -52,6 +52,10 @@ def test_a_load_that_fails_half_way(cleared: list[str], monkeypatch: pytest.Monk
 
 
 def test_a_users_function_that_computed_there(cleared: list[str]) -> None:
+    def compute() -> Any:
+        twos = mx.ones(3) + 1
+        return twos.tolist()
+
     with Gateway.from_backend(ScriptedBackend(), name="scripted") as gateway:
-        assert gateway.run_exclusive(lambda: (mx.ones(3) + 1).tolist()) == [2, 2, 2]
+        assert gateway.run_exclusive(compute) == [2, 2, 2]
     assert cleared == ["mlx-notebook engine scripted"]
