@@ -271,6 +271,19 @@ def test_a_batch_tool_gets_one_finished_output_with_its_provenance(
     assert {"source", "revision"} <= set(about)
 
 
+def test_a_seed_is_saved_where_it_changes_the_text(
+    loaded: InteractiveShell, scripted: Callable[..., Gateway], displayed: Displayed
+) -> None:
+    scripted()
+    set_mode(loaded, "batch")
+    for options in ("", "--seed 7", "--temperature 1", "--temperature 1 --seed 7"):
+        assert run(loaded, f"%%mlxgen --max-tokens 1 {options}\nhi").success
+    seeds = [output["metadata"]["mlx_notebook"]["seed"] for output in displayed.outputs]
+    assert seeds[:2] == [None, 7]
+    assert isinstance(seeds[2], int)
+    assert seeds[3] == 7
+
+
 def test_the_table_view_is_one_line_a_row(
     loaded: InteractiveShell, scripted: Callable[..., Gateway], displayed: Displayed
 ) -> None:
