@@ -146,15 +146,6 @@ def provenance(handle: Handle, gateway: Gateway | None) -> dict[str, Any]:
     if gateway is not None:
         about |= {"source": gateway.source, "revision": gateway.revision}
     options = {name: value for name, value in handle.options.items() if name != "seed"}
-    about |= {"options": options, "seed": _seed_that_mattered(handle)}
+    about |= {"options": options, "seed": handle.options["seed"]}
     plain: dict[str, Any] = json.loads(json.dumps(about, default=repr))
     return plain
-
-
-def _seed_that_mattered(handle: Handle) -> int | None:
-    """The seed, drawn or given; None where nothing was drawn with it and nobody named it.
-
-    Otherwise two runs that say the same would be saved as different files.
-    """
-    shape = handle.placement.shape
-    return None if shape.sampling.greedy and not shape.seed_given else shape.sampling.seed

@@ -134,7 +134,7 @@ class LoadBar:
 
     def __init__(self, model: str, *, shown: bool) -> None:
         self._model = printable(model)
-        self._shown = shown and (not hasattr(sys.stdout, "isatty") or _is_live())
+        self._shown = shown and _is_live()
         self._thread = threading.get_ident()
         self._drawn_at = 0.0
         self._width = 0

@@ -103,11 +103,14 @@ class MlxMagics(Magics):
     def mlxcancel(self, line: str) -> None:
         cell_rows.mention_failures()
         words = parse(CANCEL, line, self.shell.user_ns).words
-        cancelled = cell_rows.cancel(_meant_rows(words[0] if words else None))
+        meant_rows = _meant_rows(words[0] if words else None)
+        cancelled = cell_rows.cancel(meant_rows)
         if cancelled:
             say(f"Cancelled {numbers(cancelled)}.")
+        elif meant_rows:
+            say(f"Nothing to cancel: {numbers(meant_rows)} {'is' if len(meant_rows) == 1 else 'are'} over already.")
         else:
-            say("Nothing to cancel: it is over already.")
+            say("Nothing to cancel.")
         cell_rows.say_running([handle for handle in registry.live_handles() if handle not in cancelled])
 
     @no_var_expand

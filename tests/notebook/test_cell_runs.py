@@ -186,7 +186,9 @@ def test_cancel_without_an_argument_means_the_latest_cells_rows(
     assert b.exception() is not None
     assert c.exception() is not None
     run(loaded, "%mlxcancel")
-    assert capsys.readouterr().out == "Nothing to cancel: it is over already.\n"
+    assert capsys.readouterr().out == "Nothing to cancel.\n"
+    run(loaded, f"%mlxcancel {a.id}")
+    assert capsys.readouterr().out == f"Nothing to cancel: request {a.id} is over already.\n"
 
 
 @pytest.mark.usefixtures("displayed")

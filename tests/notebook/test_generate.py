@@ -271,17 +271,13 @@ def test_a_batch_tool_gets_one_finished_output_with_its_provenance(
     assert {"source", "revision"} <= set(about)
 
 
-def test_a_seed_is_saved_where_it_changes_the_text(
+def test_a_drawn_seed_is_saved_too(
     loaded: InteractiveShell, scripted: Callable[..., Gateway], displayed: Displayed
 ) -> None:
     scripted()
     set_mode(loaded, "batch")
-    for options in ("", "--seed 7", "--temperature 1", "--temperature 1 --seed 7"):
-        assert run(loaded, f"%%mlxgen --max-tokens 1 {options}\nhi").success
-    seeds = [output["metadata"]["mlx_notebook"]["seed"] for output in displayed.outputs]
-    assert seeds[:2] == [None, 7]
-    assert isinstance(seeds[2], int)
-    assert seeds[3] == 7
+    assert run(loaded, "%%mlxgen --max-tokens 1 --into h\nhi").success
+    assert displayed.outputs[0]["metadata"]["mlx_notebook"]["seed"] == loaded.user_ns["h"].options["seed"]
 
 
 def test_the_table_view_is_one_line_a_row(
