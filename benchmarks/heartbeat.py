@@ -10,7 +10,7 @@ import time
 
 from benchmarks.harness import Line, Report, Samples, compare, finish, interleave
 from benchmarks.main_thread import InThread, beat, lateness
-from benchmarks.smollm2 import Shared, arguments, load_shared, run_peer, settings
+from benchmarks.smollm2 import MAX_TOKENS, Shared, arguments, load_shared, run_peer, settings
 
 PEER = "stream_generate on a thread"
 REST = "nothing running"
@@ -19,7 +19,7 @@ REST_S = 3.0
 
 def while_ours(shared: Shared) -> dict[str, float]:
     """The main thread's lateness while the gateway decodes one row."""
-    handle = shared.gateway.submit(shared.prompt, max_tokens=128, temperature=0.0, cache_prompt=False)
+    handle = shared.gateway.submit(shared.prompt, max_tokens=MAX_TOKENS, temperature=0.0, cache_prompt=False)
     late = beat(handle.done)
     handle.result()
     return lateness(late)

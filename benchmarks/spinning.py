@@ -18,12 +18,13 @@ PEER = "stream_generate, spinning"
 PEER_WAITING = "stream_generate, waiting"
 ALONE = "spinning alone"
 ALONE_S = 2.0
+MAX_TOKENS = 48  # enough for a rate; a spun-at row is slow
 
 
 def ours(shared: Shared, *, spinning: bool) -> dict[str, float]:
     """Tokens a second of one row, and the loop's own speed where the main thread spins."""
     began = time.perf_counter()
-    handle = shared.gateway.submit(shared.prompt, max_tokens=128, temperature=0.0, cache_prompt=False)
+    handle = shared.gateway.submit(shared.prompt, max_tokens=MAX_TOKENS, temperature=0.0, cache_prompt=False)
     measured = {"turns": spin(handle.done)} if spinning else {}
     result = handle.result()
     return measured | {
@@ -36,7 +37,7 @@ def peer(shared: Shared, *, spinning: bool) -> dict[str, float]:
     """The same through `stream_generate` on a bare thread."""
 
     def work() -> dict[str, float]:
-        run: Run = run_peer(shared)
+        run: Run = run_peer(shared, MAX_TOKENS)
         return run.measures()
 
     running = InThread(work)
@@ -79,7 +80,9 @@ def main() -> int:
     finally:
         shared.gateway.close()
     title = "One row's rate while a cell spins in Python"
-    report = Report("spinning", title, lines(samples), samples, settings(shared) | switch_interval())
+    report = Report(
+        "spinning", title, lines(samples), samples, settings(shared) | {"max_tokens": MAX_TOKENS} | switch_interval()
+    )
     return finish(report, keep=not options.no_keep)
 
 

@@ -33,7 +33,10 @@ HEAVY = {
     "transformers",
 }
 
-# Room -> the rooms that it may import. `errors` belongs to no room and imports none of them at run time.
+# Modules that belong to no room: any may import them, and they import nothing of ours at run time.
+LEAVES = {"errors", "failure"}
+
+# Room -> the rooms that it may import.
 MAY_IMPORT = {
     "core": set[str](),
     "trace": {"core"},
@@ -100,13 +103,19 @@ def test_the_list_of_heavy_modules_holds_names_that_exist() -> None:
 @pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_point_one_way(path: Path) -> None:
     room = room_of(path)
-    allowed = MAY_IMPORT[room] | {room, "errors"}
+    allowed = MAY_IMPORT[room] | LEAVES | {room}
     wrong = []
     for name, line in imports(path):
         parts = name.split(".")
         if parts[0] == "mlx_notebook" and len(parts) > 1 and parts[1] not in allowed:
             wrong.append(f"{path.name}:{line} imports {name}")
     assert not wrong
+
+
+@pytest.mark.parametrize("name", sorted(LEAVES))
+def test_a_module_without_a_room_brings_none_in(name: str) -> None:
+    ours = {loaded for loaded in modules_after(f"import mlx_notebook.{name}") if loaded.startswith("mlx_notebook.")}
+    assert ours <= {f"mlx_notebook.{leaf}" for leaf in LEAVES}
 
 
 @pytest.mark.parametrize("path", [p for p in sources() if room_of(p) == "core"], ids=lambda path: path.name)

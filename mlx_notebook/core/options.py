@@ -100,8 +100,8 @@ def parse_options(
     refuse_unknown(options)
     values = {name: value for name, value in options.items() if value is not None or name == "logprobs"}
     mode = values.pop("sampling", "explicit")
-    if mode not in ("explicit", "model"):
-        raise ValueError(f"sampling={mode!r}: 'explicit' (only what you name) or 'model' (the model's own values)")
+    if not isinstance(mode, str) or mode not in ("explicit", "model"):
+        raise ValueError(f"sampling={shown(mode)}: 'explicit' (only what you name) or 'model' (the model's own values)")
     if mode == "model":
         known = {name: value for name, value in (recommended or {}).items() if name in _SAMPLING_CHECKS}
         values = {**known, **values}
@@ -144,30 +144,45 @@ def option_names() -> list[str]:
 Check = Callable[[str, Any, int], Any]
 
 
-def _is_number(value: object) -> bool:
-    return not isinstance(value, bool) and hasattr(value, "__float__") and not isinstance(value, str | bytes)
+SHOWN = 80
+"""How much of a wrong value an error shows."""
+
+
+def shown(value: object) -> str:
+    """A value for an error's text, cut; a value that cannot even be shown must not hide what is wrong with it."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a user's __repr__, or an int too long for Python to print
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "\u2026"
+
+
+def _as_float(name: str, value: Any, bounds: str) -> float:
+    if isinstance(value, bool | str | bytes) or not hasattr(value, "__float__"):
+        raise TypeError(f"{name}={shown(value)}: {bounds}, not {type(value).__name__}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name}={shown(value)} is out of range: {bounds}") from None
 
 
 def _number(low: float, high: float, *, low_open: bool = False) -> Check:
-    bounds = f"{'above' if low_open else 'from'} {low:g}" + (f" to {high:g}" if math.isfinite(high) else ", finite")
+    bounds = f"a number {'above' if low_open else 'from'} {low:g} to {high:g}"
 
     def check(name: str, value: Any, _vocab: int) -> float:
-        if not _is_number(value):
-            raise TypeError(f"{name}={value!r}: a number {bounds}, not {type(value).__name__}")
-        number = float(value)
+        number = _as_float(name, value, bounds)
         if not math.isfinite(number) or not low <= number <= high or (low_open and number == low):
-            raise ValueError(f"{name}={value!r} is out of range: {bounds}")
+            raise ValueError(f"{name}={shown(value)} is out of range: {bounds}")
         return number
 
     return check
 
 
 def _finite(name: str, value: Any, _vocab: int) -> float:
-    if not _is_number(value):
-        raise TypeError(f"{name}={value!r}: a finite number, not {type(value).__name__}")
-    number = float(value)
+    bounds = "a number from -10000 to 10000"
+    number = _as_float(name, value, bounds)
     if not math.isfinite(number) or abs(number) > 1e4:
-        raise ValueError(f"{name}={value!r} is out of range: from -10000 to 10000")
+        raise ValueError(f"{name}={shown(value)} is out of range: {bounds}")
     return number
 
 
@@ -183,10 +198,10 @@ def _integer(low: int, high: int | None = None) -> Check:
 def as_int(name: str, value: Any, low: int, high: int | None, bounds: str) -> int:
     """`value` as an int within [low, high]; NumPy integers pass, floats and bools do not."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name}={value!r}: {bounds}, not {type(value).__name__}")
+        raise TypeError(f"{name}={shown(value)}: {bounds}, not {type(value).__name__}")
     number = int(value.__index__())
     if number < low or (high is not None and number > high):
-        raise ValueError(f"{name}={value!r} is out of range: {bounds}")
+        raise ValueError(f"{name}={shown(value)} is out of range: {bounds}")
     return number
 
 
@@ -212,7 +227,7 @@ def _logit_bias(name: str, value: Any, vocab: int) -> tuple[tuple[int, float], .
         raise TypeError(f"{name}: a dictionary from token id to bias, not {type(value).__name__}")
     bounds = f"token ids run from 0 to {vocab - 1}"
     pairs = {
-        as_int(f"{name} key", key, 0, vocab - 1, bounds): _finite(f"{name}[{key}]", bias, vocab)
+        as_int(f"{name} key", key, 0, vocab - 1, bounds): _finite(f"{name}[{shown(key)}]", bias, vocab)
         for key, bias in value.items()
     }
     return tuple(sorted(pairs.items()))
@@ -234,7 +249,7 @@ def _stop(name: str, value: Any, _vocab: int) -> tuple[str, ...]:
 
 def _flag(name: str, value: Any, _vocab: int) -> bool:
     if not isinstance(value, bool):
-        raise TypeError(f"{name}={value!r}: True or False, not {type(value).__name__}")
+        raise TypeError(f"{name}={shown(value)}: True or False, not {type(value).__name__}")
     return value
 
 

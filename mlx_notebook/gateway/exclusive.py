@@ -1,14 +1,65 @@
-"""One function to be run on the engine thread with the device to itself."""
+"""The two ways to have the device to oneself: a `with` block on one's own thread, a function on the engine thread."""
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from mlx_notebook.gateway import waiting
 from mlx_notebook.gateway.bell import Latch
+from mlx_notebook.gateway.lease import device_lease
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from mlx_notebook.gateway.lease import Ticket
+
+Given = TypeVar("Given")
+
+
+class DeviceBlock(Generic[Given]):
+    """`with` it: the calling thread holds the device inside.
+
+    A class, not a generator: interrupted as it is entered, a generator keeps the device till the traceback goes.
+
+    Args:
+        given: what `as` binds.
+        owner: for people.
+        timeout: seconds to wait for the device; None waits as long as it takes.
+    """
+
+    def __init__(self, given: Given, owner: str, timeout: float | None) -> None:
+        self._given = given
+        self._owner = owner
+        self._timeout = timeout
+        self._ticket: Ticket | None = None
+
+    def __enter__(self) -> Given:
+        waiting.refuse_to_block("asking for the device lease")
+        ticket = device_lease().ask(self._owner, "lease", thread_id=threading.get_ident())
+        try:
+            self._wait_for(ticket)
+        except BaseException:
+            device_lease().release(ticket)
+            raise
+        self._ticket = ticket
+        return self._given
+
+    def _wait_for(self, ticket: Ticket) -> None:
+        if not waiting.sleep_until(ticket.granted.wait, self._timeout):
+            holder = device_lease().holder
+            by = holder.owner if holder is not None else "nobody"
+            raise TimeoutError(f"the device was not free within {self._timeout} s; held by {by}")
+
+    def __exit__(self, *_: object) -> None:
+        ticket, self._ticket = self._ticket, None
+        if ticket is None:
+            return
+        try:
+            device_lease().release(ticket)
+        except BaseException:
+            device_lease().release(ticket)  # an interrupt on the way there
+            raise
 
 
 class Exclusive:

@@ -7,7 +7,6 @@ not know it, and rows that still run keep it alive until they are over.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 import weakref
@@ -21,6 +20,7 @@ from mlx_notebook.core.policy import BuiltIn
 from mlx_notebook.engine.backend import release_all
 from mlx_notebook.errors import MlxNotebookError
 from mlx_notebook.gateway import loading, submission, waiting
+from mlx_notebook.gateway.exclusive import DeviceBlock
 from mlx_notebook.gateway.fan_out import FanOut
 from mlx_notebook.gateway.handle import Handle
 from mlx_notebook.gateway.handles import Handles
@@ -36,7 +36,7 @@ from mlx_notebook.gateway.thread import Engine
 from mlx_notebook.gateway.tuning import settings_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from mlx_notebook.core.request import Request
@@ -191,6 +191,7 @@ class Gateway(FanOut):
             return ready
 
         try:
+            engine.start()
             waiting.sleep_until(loaded, None)
         except BaseException:
             engine.stop()
@@ -334,9 +335,8 @@ class Gateway(FanOut):
 
     # ------------------------------------------------------------ exclusive use
 
-    @contextlib.contextmanager
-    def lease(self, timeout: float | None = None) -> Iterator[Gateway]:
-        """Exclusive use of the device on this thread; rows asked for before it are finished first.
+    def lease(self, timeout: float | None = None) -> DeviceBlock[Self]:
+        """Exclusive use of the device on this thread, as a `with` block; rows asked for before it are finished first.
 
         Rows submitted meanwhile wait. Blocking calls of ours inside raise WouldDeadlock. `break_lease()`
         from another thread takes it away.
@@ -345,17 +345,7 @@ class Gateway(FanOut):
             TimeoutError: the device was not free within `timeout` seconds; the place in the line is given up.
         """
         self._engine.check()
-        waiting.refuse_to_block("asking for the device lease")
-        ticket = device_lease().ask(self.name, "lease", thread_id=threading.get_ident())
-        try:
-            if not waiting.sleep_until(ticket.granted.wait, timeout):
-                holder = device_lease().holder
-                raise TimeoutError(
-                    f"the device was not free within {timeout} s; held by {holder.owner if holder else 'nobody'}"
-                )
-            yield self
-        finally:
-            device_lease().release(ticket)
+        return DeviceBlock(self, self.name, timeout)
 
     def run_exclusive(self, function: Callable[[], Any]) -> Any:
         """Run `function()` on the engine thread with the device to itself, and return its value.

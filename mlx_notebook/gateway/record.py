@@ -169,11 +169,11 @@ class RowRecord:
                 self.reason, self.detail, self.error, self.died = reason, detail, error, died
                 self.settled_ns = time.monotonic_ns()
                 self.row = self._as_it_ended(self.row)
-                self._keep = None
                 self.over.set()
         self.news.ring()
         while (callback := self._next_callback()) is not None:  # also what an interrupted call before this one left
             self._call(callback)
+        self._keep = None  # last of all: a gateway that nobody else holds closes itself here, and settles its rows
 
     def _as_it_ended(self, row: Row) -> Row:
         """A copy of one's own: the scheduler may still count on a row that a closing gateway settled.

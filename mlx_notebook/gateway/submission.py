@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, replace
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.core.options import ParsedOptions, parse_options
@@ -90,6 +91,8 @@ def check_call(
     """
     if on_token is not None and not callable(on_token):
         raise TypeError(f"on_token: a function (token_id, text, logprobs), not {type(on_token).__name__}")
+    if iscoroutinefunction(on_token):
+        raise TypeError("on_token: a plain function, not an async one: the engine thread runs no event loop")
     parsed = parse_options(
         options, vocab_size=capabilities.vocab_size, draw_seed=draw_seed, recommended=facts.recommended_sampling
     )

@@ -9,6 +9,7 @@ can then be joined.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import traceback
@@ -98,6 +99,9 @@ class Engine:
         self._ended = Latch()
         self._thread = threading.Thread(target=self._run, name=f"mlx-notebook engine {name}", daemon=True)
         registry.add_engine(self)
+
+    def start(self) -> None:
+        """Begin to load. Apart from making the engine, so that an interrupt in between leaves somebody to stop it."""
         self._thread.start()
 
     # ------------------------------------------------------------ state
@@ -228,7 +232,7 @@ class Engine:
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait for the thread's end; False if it still runs."""
-        if not self.here:
+        if not self.here or self._thread.ident is None:  # in a forked child, or never started
             return True
         if threading.current_thread() is self._thread:
             return False
@@ -295,6 +299,7 @@ class Engine:
             *(lambda r=r: release_all(r) for r in unstarted),
             *(lambda e=e: e.fail(self._why_gone()) for e in list(self._exclusives)),
             self._close_backend,
+            _give_streams_back,
             self._places.give_up,
             *self.at_end,
         ):
@@ -317,6 +322,16 @@ class Engine:
             self.loop.retire()
         if backend is not None:
             backend.close()
+
+
+def _give_streams_back() -> None:
+    """The thread's last act with MLX, also where a load failed half-way or a user's function computed here.
+
+    A thread that ends with live streams can abort the process as it exits.
+    """
+    mlx = sys.modules.get("mlx.core")
+    if mlx is not None:
+        mlx.clear_streams()
 
 
 def _no_progress(_what: str, _fraction: float | None) -> None:

@@ -25,7 +25,7 @@ class LoadedModel:
         name: the name that was asked for.
         source: where the weights came from, for people.
         revision: a commit or SHA-256; None for a folder.
-        dtype: `float32`, `float16`, `bfloat16`, or `4bit` where matrices run in quantised form (of any width).
+        dtype: `float32`, `float16`, `bfloat16`, or `4bit`, `8bit` and the like where matrices run in quantised form.
         quantised: whether matrices run in quantised form.
         weight_bytes: bytes that the model's arrays hold.
         context_length: tokens; None where the configuration does not say.
@@ -75,7 +75,7 @@ def describe_loaded(model: Any, tokenizer: Any, *, name: str = "loaded") -> Load
     for array in arrays:
         if mx.issubdtype(array.dtype, mx.floating):
             sizes[str(array.dtype).removeprefix("mlx.core.")] += int(array.nbytes)
-    quantised = any("scales" in module for _, module in model.named_modules())
+    widths = Counter(int(module.bits) for _, module in model.named_modules() if "scales" in module)
     return LoadedModel(
         model=model,
         tokenizer=wrapped,
@@ -83,8 +83,8 @@ def describe_loaded(model: Any, tokenizer: Any, *, name: str = "loaded") -> Load
         name=name,
         source="a model loaded by the caller",
         revision=None,
-        dtype="4bit" if quantised else sizes.most_common(1)[0][0] if sizes else "float32",
-        quantised=quantised,
+        dtype=_dtype_name(widths, sizes),
+        quantised=bool(widths),
         weight_bytes=sum(int(array.nbytes) for array in arrays),
         context_length=context_length(config),
         vocab_size=vocab_size_of(model, config),
@@ -92,6 +92,12 @@ def describe_loaded(model: Any, tokenizer: Any, *, name: str = "loaded") -> Load
         recommended_sampling={},
         chat_template_present=bool(wrapped.has_chat_template),
     )
+
+
+def _dtype_name(widths: Counter[int], sizes: Counter[str]) -> str:
+    if widths:
+        return f"{widths.most_common(1)[0][0]}bit"
+    return sizes.most_common(1)[0][0] if sizes else "float32"
 
 
 def _arguments_of(model: Any) -> dict[str, Any]:

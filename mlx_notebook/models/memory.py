@@ -42,7 +42,13 @@ def _free_device_memory() -> int | None:
 def _free_host_memory() -> int:
     available = _available_memory()
     limits = [available, *_cgroup_v2_rooms(), *_cgroup_v1_rooms()] if sys.platform == "linux" else [available]
-    return max(0, min(limits))
+    return max(0, min(limits) + _reusable_cache())
+
+
+def _reusable_cache() -> int:
+    """Bytes that MLX has freed and keeps for itself: it takes them again before it asks the system."""
+    mx = sys.modules.get("mlx.core")
+    return int(mx.get_cache_memory()) if mx is not None else 0
 
 
 def _available_memory() -> int:

@@ -65,9 +65,10 @@ def choose_types(files: ModelFiles, dtype: str | None, *, slow_halves: bool) -> 
 
 
 def running_dtype(files: ModelFiles, types: Types) -> str:
-    """The type's name for people: `4bit` for matrices that stay quantised (whatever their width), else a float type."""
+    """The type's name for people: `4bit`, `8bit` and the like where matrices stay quantised, else a float type."""
     if is_quantised(files) and not types.plain:
-        return "4bit"
+        quantization = files.config.get("quantization") or files.config.get("quantization_config") or {}
+        return f"{quantization.get('bits', 4)}bit"
     if types.floats is not None:
         return types.floats
     sizes: Counter[str] = Counter()

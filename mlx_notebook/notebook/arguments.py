@@ -79,10 +79,13 @@ class Magic:
 
 @dataclass(slots=True)
 class Parsed:
-    """A line as values: options by their Python names (only those that were given), and plain words."""
+    """A line as values: options by their Python names (only those that were given), and plain words.
+
+    A word is text, or the object that `$name` stands for.
+    """
 
     values: dict[str, Any]
-    words: list[str]
+    words: list[Any]
 
 
 def keyword_of(flag: str) -> str:
@@ -104,7 +107,7 @@ def parse(magic: Magic, line: str, variables: Mapping[str, object]) -> Parsed:
         if _looks_like_option(word):
             _read_option(magic, word, words, variables, parsed)
         else:
-            parsed.words.append(word)
+            parsed.words.append(_resolve(magic, magic.word_name, word, variables))
     _check_words(magic, parsed.words)
     return parsed
 
@@ -149,12 +152,12 @@ def _read_option(magic: Magic, word: str, rest: list[str], variables: Mapping[st
 
 def _value(magic: Magic, option: Option, word: str, variables: Mapping[str, object]) -> object:
     try:
-        return option.convert(_resolve(magic, option, word, variables))
+        return option.convert(_resolve(magic, option.flag, word, variables))
     except BadValueError as error:
         raise UsageError(f"{magic.name}: {option.flag} takes {error}, not {word!r}") from None
 
 
-def _resolve(magic: Magic, option: Option, word: str, variables: Mapping[str, object]) -> object:
+def _resolve(magic: Magic, what: str, word: str, variables: Mapping[str, object]) -> object:
     """The Python object behind `$name`; any other word as it is, `$$` at its head being one plain `$`."""
     if word.startswith("$$"):
         return word[1:]
@@ -163,7 +166,7 @@ def _resolve(magic: Magic, option: Option, word: str, variables: Mapping[str, ob
         return word
     if name not in variables:
         raise UsageError(
-            f"{magic.name}: {option.flag} {word}: there is no variable {name!r}{_meant(name, variables)}; "
+            f"{magic.name}: {what} {word}: there is no variable {name!r}{_meant(name, variables)}; "
             f"for the text itself write '${word}'"
         )
     return variables[name]
@@ -188,7 +191,7 @@ def _meant(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _check_words(magic: Magic, words: list[str]) -> None:
+def _check_words(magic: Magic, words: list[Any]) -> None:
     least, most = magic.words
     if len(words) < least:
         raise UsageError(f"{magic.name} needs {magic.word_name}: {magic.name} {magic.word_name}")

@@ -16,12 +16,22 @@ if TYPE_CHECKING:
     from mlx_notebook.notebook.settings import Mode
 
 
-def named(magic: str, name: str) -> Gateway:
-    """The open gateway of that name.
+def meant(magic: str, wanted: object) -> Gateway:
+    """The gateway that this is, or that has this name.
 
     Raises:
         UsageError: naming those that there are.
     """
+    if isinstance(wanted, str):
+        return _named(magic, wanted)
+    from mlx_notebook.gateway.gateway import Gateway
+
+    if isinstance(wanted, Gateway):
+        return wanted
+    raise UsageError(f"{magic} takes a gateway or its name, not {type(wanted).__name__}")
+
+
+def _named(magic: str, name: str) -> Gateway:
     gateways = registry.gateways()
     if name in gateways:
         return gateways[name]
@@ -33,25 +43,15 @@ def named(magic: str, name: str) -> Gateway:
 
 
 def find_or_load(wanted: object, mode: Mode) -> Gateway:
-    """The gateway that `--gateway` names (or is), else the current one, else the default model's, loaded now.
+    """The gateway that `--gateway` means, else the current one, else the default model's, loaded now.
 
     Raises:
         UsageError: no such gateway, or none is loaded and the default model is not on this machine.
     """
-    if isinstance(wanted, str):
-        return named("%%mlxgen", wanted)
     if wanted is not None:
-        return _is_gateway(wanted)
+        return meant("%%mlxgen --gateway", wanted)
     current = registry.current()
     return current if current is not None else _load_default(mode)
-
-
-def _is_gateway(wanted: object) -> Gateway:
-    from mlx_notebook.gateway.gateway import Gateway
-
-    if isinstance(wanted, Gateway):
-        return wanted
-    raise UsageError(f"%%mlxgen: --gateway takes a gateway or its name, not {type(wanted).__name__}")
 
 
 def _load_default(mode: Mode) -> Gateway:

@@ -47,7 +47,8 @@ def generate(shell: InteractiveShell, settings: MlxNotebook, line: str, cell: st
     options = parse(GENERATE, line, shell.user_ns).values
     ours = {name: options.pop(name) for name in _OURS if name in options}
     variables = shell.user_ns if ours.get("fill") else None
-    prompts = prompts_of(GENERATE.name, cell, separator=ours.get("split"), variables=variables)
+    text = _without_closing_blank_line(shell, cell)
+    prompts = prompts_of(GENERATE.name, text, separator=ours.get("split"), variables=variables)
     if "stop" in options:
         options["stop"] = _flat(options["stop"])
     mode = mode_of(shell, settings)
@@ -63,6 +64,11 @@ def generate(shell: InteractiveShell, settings: MlxNotebook, line: str, cell: st
             shell.push({ours["into"]: answers.value})
         _show(answers, gateway, mode, ours)
     return answers.value
+
+
+def _without_closing_blank_line(shell: InteractiveShell, cell: str) -> str:
+    """The cell's text; at a terminal a blank line ends the cell, and is not the prompt's."""
+    return cell.removesuffix("\n") if hasattr(shell, "prompt_for_code") else cell
 
 
 def _flat(stops: list[object]) -> list[object]:

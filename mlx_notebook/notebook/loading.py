@@ -22,6 +22,7 @@ from mlx_notebook.notebook.status import budget_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from mlx_notebook.gateway.gateway import Gateway
     from mlx_notebook.models.blas import BlasStatus
@@ -32,7 +33,7 @@ REVISION_CHARACTERS = 12
 """Enough of a checksum to tell two apart; `gateway.revision` is the whole."""
 
 
-def load_model(model: str, options: Mapping[str, Any], mode: Mode) -> Gateway:
+def load_model(model: str | Path, options: Mapping[str, Any], mode: Mode) -> Gateway:
     """Load a model under a gateway that stays until it is unloaded, and make it current.
 
     A gateway that has the name already serves on until the new one is loaded, and closes then; with
@@ -45,9 +46,9 @@ def load_model(model: str, options: Mapping[str, Any], mode: Mode) -> Gateway:
     from mlx_notebook.gateway.gateway import Gateway, short_name
     from mlx_notebook.models.blas import preload_blas
 
-    settings = {"name": short_name(model), **options}
+    settings = {"name": short_name(str(model)), **options}
     first = bool(settings.pop("replace", False))
-    bar = LoadBar(model, shown=mode is not Mode.BATCH)
+    bar = LoadBar(str(model), shown=mode is not Mode.BATCH)
     try:
         check_settings(**settings)
         _refuse_while_rows_run(settings["name"])
@@ -133,7 +134,7 @@ class LoadBar:
 
     def __init__(self, model: str, *, shown: bool) -> None:
         self._model = printable(model)
-        self._shown = shown and (not hasattr(sys.stdout, "isatty") or _is_live())
+        self._shown = shown and _is_live()
         self._thread = threading.get_ident()
         self._drawn_at = 0.0
         self._width = 0

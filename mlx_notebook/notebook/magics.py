@@ -11,7 +11,7 @@ from mlx_notebook.gateway.registry import registry
 from mlx_notebook.notebook import cell_rows, execution
 from mlx_notebook.notebook.arguments import parse
 from mlx_notebook.notebook.chat import chat_command
-from mlx_notebook.notebook.find_gateway import named
+from mlx_notebook.notebook.find_gateway import meant
 from mlx_notebook.notebook.generate import generate, publish
 from mlx_notebook.notebook.options import CANCEL, CHAT, GENERATE, LOAD, MAGICS, MODELS, SHOW, STATUS, UNLOAD, help_text
 from mlx_notebook.notebook.printing import numbers, say
@@ -95,7 +95,7 @@ class MlxMagics(Magics):
     @_helped_by(SHOW)
     def mlxshow(self, line: str) -> None:
         cell_rows.mention_failures()
-        (word,) = parse(SHOW, line, {}).words
+        (word,) = parse(SHOW, line, self.shell.user_ns).words
         show_handle(self.shell, self._settings, kept_handle(SHOW.name, word))
 
     @no_var_expand
@@ -103,12 +103,15 @@ class MlxMagics(Magics):
     @_helped_by(CANCEL)
     def mlxcancel(self, line: str) -> None:
         cell_rows.mention_failures()
-        words = parse(CANCEL, line, {}).words
-        cancelled = cell_rows.cancel(_meant(words[0] if words else None))
+        words = parse(CANCEL, line, self.shell.user_ns).words
+        meant_rows = _meant_rows(words[0] if words else None)
+        cancelled = cell_rows.cancel(meant_rows)
         if cancelled:
             say(f"Cancelled {numbers(cancelled)}.")
+        elif meant_rows:
+            say(f"Nothing to cancel: {numbers(meant_rows)} {'is' if len(meant_rows) == 1 else 'are'} over already.")
         else:
-            say("Nothing to cancel: it is over already.")
+            say("Nothing to cancel.")
         cell_rows.say_running([handle for handle in registry.live_handles() if handle not in cancelled])
 
     @no_var_expand
@@ -126,8 +129,8 @@ class MlxMagics(Magics):
     @_helped_by(UNLOAD)
     def mlxunload(self, line: str) -> None:
         cell_rows.mention_failures()
-        words = parse(UNLOAD, line, {}).words
-        gateway = named(UNLOAD.name, words[0]) if words else registry.current()
+        words = parse(UNLOAD, line, self.shell.user_ns).words
+        gateway = meant(UNLOAD.name, words[0]) if words else registry.current()
         if gateway is None:
             raise UsageError(f"{UNLOAD.name}: no model is loaded")
         before = registry.live_handles()
@@ -149,7 +152,7 @@ class MlxMagics(Magics):
         return None
 
 
-def _meant(word: str | None) -> list[Handle]:
+def _meant_rows(word: object) -> list[Handle]:
     """The handles that an argument of `%mlxcancel` means."""
     live = registry.live_handles()
     if word == "all":

@@ -26,18 +26,21 @@ def printable(text: str) -> str:
 
 def write(text: str) -> None:
     """Write to the cell's standard output at once, whatever characters the terminal knows."""
-    out = sys.stdout
-    try:
-        out.write(text)
-    except UnicodeEncodeError:
-        encoding = out.encoding or "ascii"
-        out.write(text.encode(encoding, "backslashreplace").decode(encoding))
-    out.flush()
+    _put(text)
+    sys.stdout.flush()
 
 
 def say(text: str) -> None:
-    """One line from us to the user."""
-    write(printable(text) + "\n")
+    """A line from us to the user. Not flushed: lines said in a row are one output."""
+    _put(printable(text) + "\n")
+
+
+def _put(text: str) -> None:
+    try:
+        sys.stdout.write(text)
+    except UnicodeEncodeError:
+        encoding = sys.stdout.encoding or "ascii"
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 AnyError = TypeVar("AnyError", bound=BaseException)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError
 
+from mlx_notebook.gateway.handle import Handle
 from mlx_notebook.gateway.registry import registry
 from mlx_notebook.notebook.blocking import follow, interruptible, print_text
 from mlx_notebook.notebook.generate import provenance, publish
@@ -15,16 +16,18 @@ from mlx_notebook.notebook.static_html import frozen_bundle
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from mlx_notebook.gateway.handle import Handle
     from mlx_notebook.notebook.settings import MlxNotebook
 
 
-def kept_handle(magic: str, word: str) -> Handle:
-    """The handle of that number.
+def kept_handle(magic: str, word: object) -> Handle:
+    """The handle that this is, or that has this number.
 
     Raises:
-        UsageError: not a number, or none of those that are kept.
+        UsageError: neither, or none of those that are kept.
     """
+    if isinstance(word, Handle):
+        return word
+    word = str(word)
     if not word.isdecimal():
         raise UsageError(f"{magic} takes the number of a request, not {word!r}")
     handle = registry.handle(int(word))

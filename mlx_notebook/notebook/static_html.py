@@ -22,7 +22,7 @@ METADATA_KEY = "mlx_notebook"
 
 # GitHub takes styles away: a <pre> keeps its lines there, and wraps wherever styles are kept.
 _TEXT = (
-    "margin:0;padding:0;white-space:pre-wrap;overflow-wrap:anywhere;background:none;border:0;"
+    "margin:0;padding:0;white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere;background:none;border:0;"
     "font-family:var(--jp-content-font-family,system-ui,sans-serif);font-size:inherit;line-height:1.5"
 )
 _ASIDE = "margin:0.25em 0 0;opacity:0.72;font-size:0.92em"
@@ -44,19 +44,24 @@ def prompt_title(prompt: str) -> str:
     return line if len(line) <= TITLE_CHARACTERS else line[: TITLE_CHARACTERS - 1].rstrip() + "…"
 
 
-def ending_note(progress: RowProgress) -> str:
-    """What a reader has to know about how a row ended, in words; "" where it simply ended."""
+def ending_reason(progress: RowProgress) -> str:
+    """What a reader has to know about how a row ended, beyond its status; "" where there is nothing."""
     detail = progress.finish_detail or ""
     if progress.status is RowStatus.FAILED:
-        return f"failed: {progress.error or 'no reason was recorded'}"
+        return progress.error or "no reason was recorded"
     if progress.status is RowStatus.CANCELLED:
-        why = {"deadline": " (its deadline passed)", "closed": " (the gateway was closed)"}.get(detail, "")
-        return f"cancelled{why}"
+        return {"deadline": "its deadline passed", "closed": "the gateway was closed"}.get(detail, "")
     if detail == "max_tokens":
-        return f"cut at max_tokens ({progress.generated_tokens} tokens)"
-    if detail == "context":
-        return "cut: the model's context was full"
-    return ""
+        return f"cut at max_tokens={progress.generated_tokens}"
+    return "cut: the model's context was full" if detail == "context" else ""
+
+
+def ending_note(progress: RowProgress) -> str:
+    """How a row ended, in words, where the status does not stand beside it; "" where it simply ended."""
+    reason = ending_reason(progress)
+    if progress.status is RowStatus.FINISHED:
+        return reason
+    return f"{progress.status}: {reason}" if reason else str(progress.status)
 
 
 def running_note(progress: RowProgress) -> str:

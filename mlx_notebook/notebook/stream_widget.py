@@ -101,6 +101,7 @@ class StreamView:
         self._as_text = False
         self._asked_at = 0.0
         self._text_at = 0.0
+        self._shown: dict[str, Any] = {}
         self._seq = 0
         self._count = 0
         self._next_snapshot = 0.0
@@ -155,7 +156,9 @@ class StreamView:
 
     def stop(self) -> None:
         """Freeze as things stand: nobody will tick this view again (publisher's thread)."""
-        if not self._keep:
+        if self._keep and not self._as_text:
+            self._send_snapshot(final=True)
+        else:
             self._freeze.now()
 
     def _after_the_end(self) -> bool:
@@ -170,20 +173,24 @@ class StreamView:
         return more
 
     def _choose_form(self, ended: bool) -> None:
-        """Widget or text: a page that never said hello gets text, one that says it late gets the widget."""
+        """Widget or text: where no page ever said hello it is text, and one that says it late gets the widget."""
         if self._views.heard:
             if self._as_text and not ended:
                 self._as_text = False
                 self._publish(*self._live_bundle(), update=True)
         elif not self._as_text and time.monotonic() - self._asked_at > frontend.HELLO_S:
+            # A page that answered for another view is there, and merely busy.
             frontend.kept_silent()
-            self._as_text = True
+            self._as_text = frontend.state() == "no"
 
     def _tick_text(self) -> None:
         now = time.monotonic()
-        if now >= self._text_at:
+        if now < self._text_at:
+            return
+        data, metadata = self._text_bundle()
+        if data != self._shown:
             self._text_at = now + STATIC_TICK_S
-            self._publish(*self._text_bundle(), update=True)
+            self._publish(data, metadata, update=True)
 
     def _tick_widget(self, ended: bool) -> None:
         if self._views.take_resync() or ended:
@@ -229,6 +236,7 @@ class StreamView:
     def _publish(self, data: Mapping[str, Any], metadata: Mapping[str, Any], *, update: bool) -> None:
         from IPython.display import publish_display_data
 
+        self._shown = dict(data)
         publish_display_data(dict(data), dict(metadata), transient={"display_id": self._display_id}, update=update)
         publisher().spend()
 

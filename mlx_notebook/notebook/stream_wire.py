@@ -12,7 +12,7 @@ import math
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from mlx_notebook.core.rows import RowStatus
-from mlx_notebook.notebook.static_html import clean_text, ending_note, prompt_title
+from mlx_notebook.notebook.static_html import clean_text, ending_reason, prompt_title
 
 if TYPE_CHECKING:
     from mlx_notebook.notebook.row_source import RowProgress, RowSource
@@ -54,7 +54,7 @@ def figures(progress: RowProgress) -> Figures:
         "first_s": _rounded(None if progress.ttft_ms is None else progress.ttft_ms / 1000),
         "seconds": int(progress.elapsed_ms // 1000) if waits else None,
         "waiting": clean_text(progress.waiting) if waits else "",
-        "note": clean_text(ending_note(progress)) if progress.status.final else _thinking(progress),
+        "note": clean_text(ending_reason(progress)) if progress.status.final else _thinking(progress),
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, ContextVar, copy_context
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -195,6 +197,53 @@ def test_a_row_with_host_code_draws_what_one_without_draws() -> None:
     assert ran(request(1, PROMPT, max_tokens=10, code=code, **options)).tokens == ahead
 
 
+def counted(model: Any) -> Any:
+    """The model, counting the tokens of each forward."""
+
+    class Counted:
+        layers = model.layers
+        fed: list[int]
+
+        def __init__(self) -> None:
+            self.fed = []
+
+        def __call__(self, tokens: mx.array, cache: Any = None) -> Any:
+            self.fed.append(tokens.shape[1])
+            return model(tokens, cache=cache)
+
+        def modules(self) -> Any:
+            return model.modules()
+
+    return Counted()
+
+
+def test_no_forward_is_wasted_at_a_length_and_one_at_most_elsewhere() -> None:
+    model, tokenizer = pair("llama")
+    eos = plain().tokens[2]
+
+    def forwards(asked: Request) -> list[int]:
+        counting = counted(model)
+
+        def work(backend: MlxBackend) -> None:
+            counting.fed.clear()  # the probe's
+            run_row(backend, asked)
+
+        with_backend((counting, tokenizer), work)
+        return list(counting.fed)
+
+    assert forwards(request(1, [5], max_tokens=1)) == [1]
+    assert forwards(request(1, PROMPT, max_tokens=3)) == [8, 2, 1, 1, 1]
+    assert forwards(request(1, PROMPT, max_tokens=12, eos=[eos])) == [8, 2, 1, 1, 1, 1]
+
+
+def test_xtc_takes_any_list_of_special_tokens() -> None:
+    def work(backend: MlxBackend) -> Told:
+        options: dict[str, Any] = {"temperature": 1.0, "xtc_probability": 1.0, "xtc_threshold": 0.01}
+        return run_row(backend, request(1, PROMPT, max_tokens=6, eos=[2, VOCAB + 9], **options))
+
+    assert with_backend(pair("llama"), work).error is None
+
+
 # ---------------------------------------------------------------- failures stay in their row
 
 
@@ -360,6 +409,44 @@ def test_two_open_rows_in_turn_are_each_as_if_alone(kind: str) -> None:
 
     rows = with_backend(pair(kind), work)
     assert {row_id: told.tokens for row_id, told in rows.items()} == alone
+
+
+def test_processors_stay_with_their_row_when_others_come_and_go() -> None:
+    def pushing(token_id: int) -> UserCode:
+        return hosting(lambda _tokens, logits: logits + 1000.0 * (mx.arange(VOCAB) == token_id))
+
+    def work(backend: MlxBackend) -> dict[int, Told]:
+        wanted = {1: pushing(10), 2: UserCode(), 3: pushing(30), 4: pushing(40)}
+
+        def opened(row_id: int) -> Told:
+            return prefill(backend, request(row_id, PROMPT, max_tokens=6, code=wanted[row_id]))
+
+        rows = {row_id: opened(row_id) for row_id in (1, 2, 3)}
+        step(backend, rows)
+        backend.drop(1)
+        rows[4] = opened(4)
+        alive = {row_id: rows[row_id] for row_id in (4, 3, 2)}
+        while not rows[4].over:
+            step(backend, {row_id: told for row_id, told in alive.items() if not told.over})
+        return rows
+
+    rows = with_backend(pair("llama"), work)
+    assert rows[1].tokens == [10]
+    assert rows[2].tokens == plain().tokens[:6]
+    assert rows[3].tokens == [30] * 6
+    assert rows[4].tokens == [40] * 6
+
+
+def test_two_backends_on_two_threads_at_once() -> None:
+    meet = threading.Barrier(2)
+
+    def work(backend: MlxBackend) -> list[int]:
+        meet.wait()
+        return run_row(backend, request(1, PROMPT, max_tokens=12)).tokens
+
+    with ThreadPoolExecutor(2) as pool:
+        told = list(pool.map(lambda kind: with_backend(pair(kind), work), ["llama", "gemma3_text"]))
+    assert told == [plain(12, "llama").tokens, plain(12, "gemma3_text").tokens]
 
 
 codes: list[Callable[[], UserCode]] = [

@@ -50,7 +50,7 @@ def test_kept_quantised_weights_give_the_same_logits(family: str, kind: str, tmp
     expected = write_small(tmp_path / "small.gguf", family, quantisation=kind)
     loaded = load(resolve(tmp_path / "small.gguf"), dtype="4bit")
     assert loaded.quantised
-    assert loaded.dtype == "4bit"
+    assert loaded.dtype == ("8bit" if kind == "Q8_0" else "4bit")
     assert loaded.weight_bytes < load(resolve(tmp_path / "small.gguf"), dtype="float32").weight_bytes / 2
     assert difference(logits(loaded.model), logits(expected)) < 1e-4
 
@@ -76,6 +76,22 @@ def test_linear_rope_scaling(family: str, tmp_path: Path) -> None:
     assert difference(logits(loaded.model), logits(expected)) < 1e-4
     plain = write_small(tmp_path / "plain.gguf", family, quantisation="Q8_0")
     assert difference(logits(plain), logits(expected)) > 1e-2
+
+
+def test_yarn_rope_scaling(tmp_path: Path) -> None:
+    expected = write_small(
+        tmp_path / "yarn.gguf",
+        "qwen2",
+        model_options={"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}},
+        metadata={
+            "{arch}.rope.scaling.type": "yarn",
+            "{arch}.rope.scaling.factor": 4.0,
+            "{arch}.rope.scaling.original_context_length": 128,
+        },
+        quantisation="Q8_0",
+    )
+    loaded = load(resolve(tmp_path / "yarn.gguf"), dtype="float32")
+    assert difference(logits(loaded.model), logits(expected)) < 1e-4
 
 
 def test_gemma3_scales_only_its_global_layers(tmp_path: Path) -> None:

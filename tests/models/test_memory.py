@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def test_it_is_positive_and_no_more_than_the_machine_has() -> None:
-    assert 0 < memory.free_memory() <= psutil.virtual_memory().total
+    assert 0 < memory.free_memory() <= psutil.virtual_memory().total + memory._reusable_cache()
 
 
 def group(folder: Path, limit: str, used: int, cache: int, *, v1: bool = False) -> Path:
@@ -26,6 +26,16 @@ def group(folder: Path, limit: str, used: int, cache: int, *, v1: bool = False) 
     key = "total_inactive_file" if v1 else "inactive_file"
     (folder / "memory.stat").write_text(f"anon 5\n{key} {cache}\nactive_file 3\n")
     return folder
+
+
+def test_what_mlx_keeps_for_reuse_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_available_memory", lambda: 10_000)
+    monkeypatch.setattr(memory, "_cgroup_v2_rooms", list)
+    monkeypatch.setattr(memory, "_cgroup_v1_rooms", list)
+    monkeypatch.setitem(sys.modules, "mlx.core", SimpleNamespace(get_cache_memory=lambda: 500))
+    assert memory._free_host_memory() == 10_500
+    monkeypatch.delitem(sys.modules, "mlx.core")
+    assert memory._free_host_memory() == 10_000
 
 
 def test_a_groups_limit_counts_with_the_cache_it_can_drop(tmp_path: Path) -> None:
@@ -51,6 +61,7 @@ def test_version_1_and_its_number_for_no_limit(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="cgroups are Linux'")
 def test_the_smallest_room_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_available_memory", lambda: 10_000)
+    monkeypatch.setattr(memory, "_reusable_cache", lambda: 0)
     monkeypatch.setattr(memory, "_cgroup_v2_rooms", lambda: [7_000])
     monkeypatch.setattr(memory, "_cgroup_v1_rooms", lambda: [8_000])
     assert memory._free_host_memory() == 7_000

@@ -186,7 +186,9 @@ def test_cancel_without_an_argument_means_the_latest_cells_rows(
     assert b.exception() is not None
     assert c.exception() is not None
     run(loaded, "%mlxcancel")
-    assert capsys.readouterr().out == "Nothing to cancel: it is over already.\n"
+    assert capsys.readouterr().out == "Nothing to cancel.\n"
+    run(loaded, f"%mlxcancel {a.id}")
+    assert capsys.readouterr().out == f"Nothing to cancel: request {a.id} is over already.\n"
 
 
 @pytest.mark.usefixtures("displayed")
@@ -196,7 +198,7 @@ def test_cancel_one_and_all(
     scripted(gate.script)
     a, b, c = two_cells(loaded)
     capsys.readouterr()
-    run(loaded, f"%mlxcancel {b.id}")
+    run(loaded, "%mlxcancel $b")
     assert f"Cancelled request {b.id}." in capsys.readouterr().out
     gate_closed = [handle for handle in (a, c) if not handle.done()]
     assert gate_closed == [a, c]

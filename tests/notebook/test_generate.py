@@ -126,13 +126,13 @@ def test_options_reach_the_request(loaded: InteractiveShell, scripted: Callable[
     [
         ("%%mlxgen --temprature 1\nhi", (UsageError, "did you mean --temperature?")),
         ("%%mlxgen --json-schema x\nhi", (UnsupportedRequest, "--json-schema is planned")),
-        ("%%mlxgen --temperature 3000\nhi", (ValueError, "temperature=3000.0 is out of range: from 0 to 100")),
+        ("%%mlxgen --temperature 3000\nhi", (ValueError, "temperature=3000.0 is out of range: a number from 0 to 100")),
         ("%%mlxgen --max-tokens 0\nhi", (ValueError, "max_tokens=0 is out of range")),
         ("%%mlxgen --logit-bias 42\nhi", (TypeError, "logit_bias: a dictionary")),
         ("%%mlxgen --logit-bias '{-1: 2}'\nhi", (ValueError, "token ids run from 0")),
         ("%%mlxgen --temperature $none\nhi", (UsageError, "there is no variable 'none'")),
         ("%%mlxgen --gateway toi\nhi", (UsageError, "there is no gateway 'toi'; did you mean toy?")),
-        ("%%mlxgen --gateway $number\nhi", (UsageError, "--gateway takes a gateway or its name, not int")),
+        ("%%mlxgen --gateway $number\nhi", (UsageError, "%%mlxgen --gateway takes a gateway or its name, not int")),
         ("%%mlxgen --raw\n   \n", (UsageError, "there is no prompt")),
         ("%%mlxgen\n", (UsageError, "cell body is empty")),
     ],
@@ -269,6 +269,15 @@ def test_a_batch_tool_gets_one_finished_output_with_its_provenance(
     assert about["seed"] == 7
     assert about["options"]["system"] == "be brief"
     assert {"source", "revision"} <= set(about)
+
+
+def test_a_drawn_seed_is_saved_too(
+    loaded: InteractiveShell, scripted: Callable[..., Gateway], displayed: Displayed
+) -> None:
+    scripted()
+    set_mode(loaded, "batch")
+    assert run(loaded, "%%mlxgen --max-tokens 1 --into h\nhi").success
+    assert displayed.outputs[0]["metadata"]["mlx_notebook"]["seed"] == loaded.user_ns["h"].options["seed"]
 
 
 def test_the_table_view_is_one_line_a_row(

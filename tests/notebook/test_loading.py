@@ -210,7 +210,8 @@ def test_an_interrupt_gives_the_load_up(
 
     def wait_to_be_stopped(loading: Loading) -> None:
         _thread.interrupt_main()
-        loading.stop.wait()
+        while not loading.stop.wait(0.5):
+            pass
         loading.check()
 
     toys.during = wait_to_be_stopped
@@ -292,7 +293,8 @@ def test_unload_the_current_and_a_named_one(loaded: InteractiveShell, capsys: py
     capsys.readouterr()
     run(loaded, "%mlxunload")
     assert capsys.readouterr().out.splitlines() == ["owl is closed.", "Current is now hen."]
-    run(loaded, "%mlxunload fox")
+    loaded.user_ns["gw"] = registry.gateways()["fox"]
+    run(loaded, "%mlxunload $gw")
     assert capsys.readouterr().out.splitlines() == ["fox is closed.", "Current is now hen."]
     run(loaded, "%mlxunload")
     assert capsys.readouterr().out == "hen is closed.\n"

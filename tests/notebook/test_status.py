@@ -79,7 +79,9 @@ def test_models_with_their_size_and_whether_they_fit(
     assert "No model is on this machine. %mlxload smollm2 fetches" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("line", ["%mlxstatus --verbose", "%mlxmodels all", "%mlxshow", "%mlxshow x", "%mlxshow 0"])
+@pytest.mark.parametrize(
+    "line", ["%mlxstatus --verbose", "%mlxmodels all", "%mlxshow", "%mlxshow x", "%mlxshow 0", "%mlxshow $h"]
+)
 def test_mistakes_are_usage_errors(loaded: InteractiveShell, line: str) -> None:
     assert type(run(loaded, line).error_in_exec) is UsageError
 
@@ -102,7 +104,8 @@ def test_show_a_finished_answer_again_in_each_mode(
         run(loaded, f"%mlxshow {handle.id}")
     loaded.user_ns["h"] = handle
     run(loaded, "h.show()")
-    assert displayed.texts == ["The fox ran."] * 3
+    run(loaded, "%mlxshow $h")
+    assert displayed.texts == ["The fox ran."] * 4
     assert capsys.readouterr().out == ""
 
 

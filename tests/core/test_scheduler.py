@@ -1,0 +1,403 @@
+"""The scheduler as sequences of events and instructions: one row's life, its ends, and the device."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlx_notebook.core import events as ev
+from mlx_notebook.core.placement import Mechanism
+from mlx_notebook.core.rows import FinishDetail, FinishReason
+from mlx_notebook.core.scheduler import LeaseState, Scheduler
+from tests.core.driving import LENGTH, MS, Drive, cancelled, failed, last_token, placed, request, token
+
+BOOM = ("ValueError: boom", "Traceback ...")
+
+
+def test_a_rows_whole_life() -> None:
+    drive = Drive()
+    assert drive.submit(1, prompt=9) == [ev.AskLease()]
+    assert drive.turn() == []  # nothing runs without the device
+    assert drive.grant() == []
+    assert drive.turn() == [ev.Open(1), ev.Prefill(1, 0, 4, last=False)]
+    drive.prefilled(ev.Prefill(1, 0, 4, last=False))
+    # The last token never stands in a chunk alone: the second chunk takes it along.
+    assert drive.turn() == [ev.Prefill(1, 4, 9, last=True)]
+    drive.prefilled(ev.Prefill(1, 4, 9, last=True))
+    assert drive.turn() == [ev.Decode((1,))]
+    assert drive.stepped(token(1)) == []
+    assert drive.turn() == [ev.Decode((1,))]
+    assert drive.stepped(last_token(1)) == [ev.Drop(1), ev.Settle(1, *LENGTH)]
+    assert drive.turn() == [ev.GiveLease()]
+    assert drive.turn() == []
+    assert drive.scheduler.lease is LeaseState.NONE
+    counters = drive.scheduler.counters
+    assert (counters.submitted, counters.finished, counters.steps) == (1, 1, 2)
+
+
+def test_times_and_chunks_are_what_the_events_said() -> None:
+    drive = Drive()
+    drive.submit(1, prompt=9)
+    row = drive.scheduler.rows[1]
+    drive.grant()
+    drive.until_decode(1)
+    drive.stepped(token(1))
+    drive.stepped(last_token(1))
+    assert row.queued_ns == 0
+    assert row.lease_wanted_ns == 1 * MS
+    assert row.admitted_ns == 3 * MS
+    assert [(c.start, c.stop) for c in row.chunks] == [(0, 4), (4, 9)]
+    assert all(c.began_ns < c.ended_ns for c in row.chunks)
+    assert row.first_token_ns == row.chunks[-1].ended_ns + MS
+    assert row.ended_ns == drive.now_ns == row.first_token_ns + MS
+    assert row.generated_tokens == 2
+
+
+@pytest.mark.parametrize(
+    ("prompt", "chunk", "chunks"),
+    [
+        (1, 4, [(0, 1)]),
+        (4, 4, [(0, 4)]),
+        (5, 4, [(0, 5)]),
+        (6, 4, [(0, 4), (4, 6)]),
+        (9, 4, [(0, 4), (4, 9)]),
+        (3, 1, [(0, 1), (1, 3)]),
+    ],
+)
+def test_chunks_cover_the_prompt_and_leave_no_last_token_alone(
+    prompt: int, chunk: int, chunks: list[tuple[int, int]]
+) -> None:
+    drive = Drive(Scheduler(chunk=chunk))
+    drive.submit(1, prompt)
+    row = drive.scheduler.rows[1]
+    drive.grant()
+    drive.until_decode(1)
+    assert [(c.start, c.stop) for c in row.chunks] == chunks
+
+
+# ---------------------------------------------------------------- ends
+
+
+def test_cancelled_while_it_waits_for_the_device_gives_up_the_place() -> None:
+    drive = Drive()
+    drive.submit(1)
+    assert drive.cancel(1) == [*cancelled(1, opened=False), ev.GiveLease()]
+    assert drive.scheduler.lease is LeaseState.NONE
+
+
+def test_cancelled_in_the_queue_leaves_the_others_where_they_are() -> None:
+    drive = Drive()
+    for row_id in (1, 2, 3):
+        drive.submit(row_id)
+    assert drive.cancel(2) == cancelled(2, opened=False)
+    assert [drive.scheduler.rows_ahead(n) for n in (1, 2, 3)] == [0, None, 1]
+
+
+def test_cancelled_between_chunks_drops_what_was_computed() -> None:
+    drive = Drive()
+    drive.submit(1, prompt=20)
+    drive.grant()
+    chunk = drive.turn()[-1]
+    assert isinstance(chunk, ev.Prefill)
+    drive.prefilled(chunk)
+    assert drive.cancel(1) == [*cancelled(1, opened=True), ev.GiveLease()]
+    assert drive.turn() == []
+
+
+def test_a_chunk_that_comes_back_after_the_cancel_is_nobodys() -> None:
+    drive = Drive()
+    drive.submit(1, prompt=20)
+    drive.grant()
+    chunk = drive.turn()[-1]
+    assert isinstance(chunk, ev.Prefill)
+    drive.cancel(1)
+    assert drive.prefilled(chunk) == []
+    assert drive.turn() == []
+
+
+def test_cancelled_while_it_writes_the_next_row_comes() -> None:
+    drive = Drive()
+    drive.decode_row(1)
+    drive.submit(2)
+    assert drive.cancel(1) == cancelled(1, opened=True)
+    assert drive.stepped(token(1)) == []
+    assert drive.turn()[0] == ev.Open(2)
+
+
+def test_cancelled_twice_and_unknown_rows_are_ignored() -> None:
+    drive = Drive()
+    drive.submit(1)
+    drive.cancel(1)
+    assert drive.cancel(1) == []
+    assert drive.cancel(99) == []
+    assert drive.scheduler.counters.cancelled == 1
+
+
+@pytest.mark.parametrize("stage", ["waiting", "queued", "prefill", "decode"])
+def test_a_deadline_ends_the_row_at_any_stage(stage: str) -> None:
+    drive = Drive()
+    if stage == "queued":
+        drive.decode_row(9)
+    drive.submit(1, prompt=20, deadline=1.0)
+    assert drive.scheduler.next_deadline_ns == drive.scheduler.rows[1].deadline_ns
+    if stage in ("prefill", "decode"):
+        drive.grant()
+        assert ev.Open(1) in drive.turn()
+    if stage == "decode":
+        drive.until_decode(1)
+    drive.now_ns += 1000 * MS
+    said = drive.turn()
+    expected = cancelled(1, FinishDetail.DEADLINE, opened=stage in ("prefill", "decode"))
+    assert said[: len(expected)] == expected
+    rest = {"waiting": [ev.GiveLease()], "queued": [ev.Decode((9,))]}
+    assert said[len(expected) :] == rest.get(stage, [ev.GiveLease()])
+    assert drive.scheduler.next_deadline_ns is None
+
+
+def test_a_deadline_in_the_future_ends_nothing() -> None:
+    drive = Drive()
+    drive.submit(1, deadline=1.0)
+    drive.grant()
+    drive.now_ns = 999 * MS - MS
+    assert ev.Open(1) in drive.turn()
+
+
+def test_a_failed_chunk_is_that_rows_end() -> None:
+    drive = Drive()
+    drive.submit(1)
+    drive.submit(2)
+    drive.grant()
+    chunk = drive.turn()[-1]
+    assert isinstance(chunk, ev.Prefill)
+    assert drive.prefilled(chunk, BOOM) == failed(1, BOOM)
+    assert drive.turn()[0] == ev.Open(2)
+
+
+def test_a_rows_own_error_in_a_step_ends_that_row_and_counts_its_token() -> None:
+    drive = Drive()
+    drive.decode_row(1)
+    row = drive.scheduler.rows[1]
+    assert drive.stepped(ev.RowOutcome(1, 7, "x", error=BOOM)) == failed(1, BOOM)
+    assert row.generated_tokens == 1
+    assert drive.scheduler.counters.failed == 1
+
+
+def test_a_failed_step_is_tried_again_once_from_what_was_committed() -> None:
+    drive = Drive()
+    drive.decode_row(1, prompt=6)
+    drive.stepped(token(1), token(1))
+    assert drive.feed(ev.StepFailed(0, (1,), BOOM)) == [ev.Rewind(1)]
+    assert drive.scheduler.rows[1].status == "queued"
+    # Eight known tokens now, answer included; it is open already.
+    assert drive.turn() == [ev.Prefill(1, 0, 4, last=False)]
+    drive.prefilled(ev.Prefill(1, 0, 4, last=False))
+    assert drive.turn() == [ev.Prefill(1, 4, 8, last=True)]
+    drive.prefilled(ev.Prefill(1, 4, 8, last=True))
+    assert drive.turn() == [ev.Decode((1,))]
+    drive.stepped(token(1))
+    assert drive.feed(ev.StepFailed(0, (1,), BOOM)) == failed(1, BOOM)
+    assert drive.turn() == [ev.GiveLease()]
+
+
+def test_a_rewound_row_that_is_cancelled_in_the_queue_is_dropped() -> None:
+    drive = Drive()
+    drive.decode_row(1)
+    drive.feed(ev.StepFailed(0, (1,), BOOM))
+    assert drive.cancel(1) == [*cancelled(1, opened=True), ev.GiveLease()]
+
+
+def test_a_rewound_row_comes_before_those_that_came_later() -> None:
+    drive = Drive()
+    drive.decode_row(1)
+    drive.submit(2)
+    drive.feed(ev.StepFailed(0, (1,), BOOM))
+    assert drive.turn() == [ev.Prefill(1, 0, 3, last=True)]
+
+
+def test_close_ends_every_row_and_refuses_what_comes_after() -> None:
+    drive = Drive()
+    drive.decode_row(1)
+    drive.submit(2)
+    assert drive.feed(ev.CloseAsked(0)) == [
+        *cancelled(1, FinishDetail.CLOSED, opened=True),
+        *cancelled(2, FinishDetail.CLOSED, opened=False),
+        ev.GiveLease(),
+    ]
+    assert drive.submit(3) == cancelled(3, FinishDetail.CLOSED, opened=False)
+    assert drive.turn() == []
+    assert drive.scheduler.counters.cancelled == 3
+
+
+# ---------------------------------------------------------------- order and the batch
+
+
+def test_the_highest_priority_goes_first_and_first_come_within_it() -> None:
+    drive = Drive()
+    for row_id, priority in ((1, 0), (2, 5), (3, 5), (4, -1), (5, 0)):
+        drive.submit(row_id, priority=priority)
+    drive.grant()
+    order = []
+    while drive.scheduler.rows:
+        for step in drive.turn():
+            if isinstance(step, ev.Open):
+                order.append(step.row_id)
+            elif isinstance(step, ev.Prefill):
+                drive.prefilled(step)
+            elif isinstance(step, ev.Decode):
+                drive.stepped(*(last_token(row_id) for row_id in step.row_ids))
+    assert order == [2, 3, 1, 5, 4]
+
+
+def test_a_higher_priority_does_not_interrupt_the_row_that_runs() -> None:
+    drive = Drive()
+    drive.decode_row(1)
+    drive.submit(2, priority=9)
+    assert drive.turn() == [ev.Decode((1,))]
+
+
+def test_a_serial_row_runs_alone() -> None:
+    drive = Drive(Scheduler(max_rows=4, chunk=4))
+    drive.submit(1)
+    drive.submit(2)
+    drive.grant()
+    opened = [step for _ in range(3) for step in drive.turn() if isinstance(step, ev.Open)]
+    assert opened == [ev.Open(1)]
+
+
+def test_continuous_rows_fill_the_batch_prefill_included_and_no_further() -> None:
+    drive = Drive(Scheduler(max_rows=2, chunk=4), Mechanism.CONTINUOUS)
+    for row_id in (1, 2, 3):
+        drive.submit(row_id)
+    drive.grant()
+    # Both are admitted; one prompt is read at a time.
+    assert drive.turn() == [ev.Open(1), ev.Open(2), ev.Prefill(1, 0, 3, last=True)]
+    drive.prefilled(ev.Prefill(1, 0, 3, last=True))
+    assert drive.turn() == [ev.Prefill(2, 0, 3, last=True), ev.Decode((1,))]
+    drive.prefilled(ev.Prefill(2, 0, 3, last=True))
+    drive.stepped(token(1))
+    assert drive.turn() == [ev.Decode((1, 2))]
+    assert (drive.scheduler.queued, drive.scheduler.prefilling, drive.scheduler.decoding) == (1, 0, 2)
+    drive.stepped(last_token(1), token(2))
+    assert drive.turn() == [ev.Open(3), ev.Prefill(3, 0, 3, last=True), ev.Decode((2,))]
+
+
+def test_a_serial_row_waits_for_the_batch_to_empty_and_holds_back_those_behind_it() -> None:
+    drive = Drive(Scheduler(max_rows=4, chunk=4), Mechanism.CONTINUOUS)
+    drive.decode_row(1)
+    alone, behind = request(2), request(3)
+    drive.feed(ev.Submitted(0, 0, alone, placed(alone, Mechanism.SERIAL)))
+    drive.feed(ev.Submitted(0, 0, behind, placed(behind, Mechanism.CONTINUOUS)))
+    assert drive.turn() == [ev.Decode((1,))]
+    drive.stepped(last_token(1))
+    assert drive.turn()[0] == ev.Open(2)
+    drive.prefilled(ev.Prefill(2, 0, 3, last=True))
+    assert drive.turn() == [ev.Decode((2,))]
+    drive.stepped(last_token(2))
+    assert drive.turn()[0] == ev.Open(3)
+
+
+# ---------------------------------------------------------------- the device
+
+
+def test_it_is_asked_for_once_whatever_the_number_of_rows() -> None:
+    drive = Drive()
+    assert drive.submit(1) == [ev.AskLease()]
+    assert drive.submit(2) == []
+    assert drive.turn() == []
+
+
+def test_a_grant_that_nobody_needs_any_more_is_given_back() -> None:
+    drive = Drive()
+    assert drive.grant() == [ev.GiveLease()]
+
+
+def test_rows_before_a_waiter_go_on_and_rows_after_it_wait_for_it() -> None:
+    drive = Drive()
+    drive.submit(1)
+    drive.submit(2)
+    drive.grant()
+    drive.until_decode(1)
+    drive.feed(ev.LeaseWanted(0))
+    drive.submit(3)
+    drive.stepped(last_token(1))
+    assert drive.turn()[0] == ev.Open(2)
+    drive.prefilled(ev.Prefill(2, 0, 3, last=True))
+    drive.stepped(last_token(2))
+    assert drive.turn() == [ev.GiveLease(), ev.AskLease()]
+    assert drive.turn() == []
+    drive.grant()
+    assert drive.turn()[0] == ev.Open(3)
+
+
+def test_a_later_row_of_high_priority_does_not_pass_the_waiter() -> None:
+    drive = Drive()
+    drive.submit(1)
+    drive.grant()
+    drive.feed(ev.LeaseWanted(0))
+    drive.submit(2, priority=100)
+    assert drive.turn()[0] == ev.Open(1)
+
+
+def test_a_waiter_that_gave_up_holds_nobody_back() -> None:
+    drive = Drive()
+    drive.decode_row(1)
+    drive.feed(ev.LeaseWanted(0))
+    drive.submit(2)
+    drive.feed(ev.LeaseUnwanted(0))
+    drive.stepped(last_token(1))
+    assert drive.turn()[0] == ev.Open(2)
+
+
+def test_each_place_in_the_line_serves_the_rows_before_its_own_waiter() -> None:
+    drive = Drive()
+    drive.submit(1)
+    drive.grant(place=1)
+    drive.until_decode(1)
+    drive.feed(ev.LeaseWanted(0, place=1))
+    drive.submit(2)  # goes on place 2, which stands behind that waiter
+    drive.feed(ev.LeaseWanted(0, place=2))
+    drive.submit(3)
+    drive.stepped(last_token(1))
+    assert drive.turn() == [ev.GiveLease(), ev.AskLease()]
+    drive.grant(place=2)
+    assert drive.turn()[0] == ev.Open(2)
+    drive.prefilled(ev.Prefill(2, 0, 3, last=True))
+    drive.stepped(last_token(2))
+    assert drive.turn() == [ev.GiveLease(), ev.AskLease()]
+    drive.grant(place=3)
+    assert drive.turn()[0] == ev.Open(3)
+
+
+def test_a_lost_lease_is_asked_for_again_and_the_row_goes_on() -> None:
+    drive = Drive()
+    drive.decode_row(1)
+    assert drive.feed(ev.LeaseLost(0)) == [ev.AskLease()]
+    assert drive.turn() == []
+    drive.grant()
+    assert drive.turn() == [ev.Decode((1,))]
+
+
+def test_waiting_for_the_device_counts_from_when_it_was_not_ours() -> None:
+    drive = Drive()
+    drive.decode_row(1)
+    drive.submit(2)
+    assert drive.scheduler.rows[2].lease_wanted_ns == 0  # it waits behind our own row
+    drive.feed(ev.LeaseWanted(0))
+    drive.submit(3)
+    drive.cancel(2)
+    drive.stepped(last_token(1))
+    drive.turn()
+    assert drive.scheduler.rows[3].lease_wanted_ns == drive.now_ns
+
+
+def test_the_same_events_give_the_same_instructions() -> None:
+    def run() -> list[list[ev.Instruction]]:
+        drive = Drive(Scheduler(max_rows=2, chunk=4), Mechanism.CONTINUOUS)
+        said = [drive.submit(n, prompt=n * 3, priority=n % 2) for n in range(1, 5)]
+        said += [drive.grant(), drive.turn(), drive.cancel(3), drive.turn(), drive.feed(ev.CloseAsked(0))]
+        return said
+
+    assert run() == run()
+
+
+def test_reasons_and_statuses_agree() -> None:
+    assert [reason.status for reason in FinishReason] == ["finished", "finished", "cancelled", "failed"]
