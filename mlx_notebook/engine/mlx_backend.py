@@ -100,7 +100,7 @@ class MlxBackend:
         except BaseException:
             self._let_go()
             raise
-        self._store: Store = choice.store or RowsStore(model)
+        self._store: Store = choice.store or RowsStore(model, waste=None)
         self._cohorts = choice.cohorts and not deterministic
         self._entries = PromptCache()
         together = choice.store is not None
@@ -252,8 +252,8 @@ class MlxBackend:
         if deterministic:
             slots = -(-max_rows // PLACES) * PLACES
             check_deterministic(model, slots)
-            return choose_store(model, [lambda: RowsStore(model, slots)])
-        return choose_store(model, [lambda: RowsStore(model)])
+            return choose_store(model, slots)
+        return choose_store(model)
 
     def _row_for(self, request: Request) -> RowState:
         shape = request.shape

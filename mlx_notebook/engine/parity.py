@@ -8,16 +8,16 @@ position changes logits by as much as they vary at all.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 import mlx.core as mx
 
 from mlx_notebook.engine.stores.caches import arrays_of, make_caches
+from mlx_notebook.engine.stores.rows import WASTE, RowsStore
 from mlx_notebook.failure import as_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from mlx_notebook.engine.stores.store import Store
 
 PROMPTS = ((7, 3, 11, 5, 2, 9), (4, 8, 6))
@@ -52,24 +52,32 @@ class Choice:
     findings: list[str] = field(default_factory=list)
 
 
-def choose_store(model: Any, candidates: Sequence[Callable[[], Store]]) -> Choice:
-    """The first candidate that agrees with rows alone; leaves nothing behind in it."""
+def choose_store(model: Any, slots: int | None = None) -> Choice:
+    """The first store that agrees with rows alone; what was found wrong with others on the way.
+
+    Args:
+        model: its attention is routed to us.
+        slots: places that the batch always has (deterministic mode): then only rows by themselves will do.
+    """
     alone = [_alone(model, *pair) for pair in zip(PROMPTS, ANSWERS, strict=True)]
-    choice = Choice(None)
-    for make in candidates:
-        for cohorts in (True, False):
-            try:
-                store = make()
-                found = _differs(alone, _together(model, store, cohorts=cohorts))
-            except Exception as error:  # noqa: BLE001 - a model may do anything with a cache that it does not know
-                found = as_text(error)[0]
-                store = None
-            if store is not None and not found:
-                return Choice(store, cohorts, "", choice.findings)
-            name = "a candidate" if store is None else store.name
-            choice.findings.append(f"{name}{' with cohorts' if cohorts else ''}: {found}")
-    choice.why_not = choice.findings[-1] if choice.findings else "no store was tried"
-    return choice
+    findings: list[str] = []
+
+    def agrees(what: str, waste: float | None, *, cohorts: bool) -> bool:
+        try:
+            found = _differs(alone, _together(model, RowsStore(model, slots, waste), cohorts=cohorts))
+        except Exception as error:  # noqa: BLE001 - a model may do anything with a cache that it does not know
+            found = as_text(error)[0]
+        if found:
+            findings.append(f"{what}: {found}")
+        return not found
+
+    for cohorts in (True, False):
+        if agrees("prompts in one forward" if cohorts else "rows", None, cohorts=cohorts):
+            packs = slots is None and agrees("packs", WASTE, cohorts=cohorts)
+            return Choice(RowsStore(model, slots, WASTE if packs else None), cohorts, "", findings)
+    if slots is None and agrees("rectangle", inf, cohorts=False):
+        return Choice(RowsStore(model, None, inf), False, "", findings)
+    return Choice(None, False, findings[-1], findings)
 
 
 def _alone(model: Any, prompt: tuple[int, ...], answer: tuple[int, ...]) -> list[mx.array]:
