@@ -70,8 +70,16 @@ class WaitingLine:
             rest = ahead if policy is not BuiltIn.SHORTEST else order(policy, ahead)
         return [*urgent, *(row for row in rest if not must_be_next(row))] if urgent else rest
 
-    def admit(self, candidates: Iterable[Row], fits: Callable[[Row], bool]) -> Row | None:
-        """Take the first candidate that fits out of the line; those it passes over remember it."""
+    def admit(
+        self,
+        candidates: Iterable[Row],
+        fits: Callable[[Row], bool],
+        holds_back: Callable[[Row], bool] = lambda _row: False,
+    ) -> Row | None:
+        """Take the first candidate that fits out of the line; those it passes over remember it.
+
+        A candidate for which `holds_back` is true is never passed over, whether it fits or not.
+        """
         for row in candidates:
             if fits(row):
                 self._rows.remove(row)
@@ -79,7 +87,7 @@ class WaitingLine:
                     if other.seq < row.seq:
                         other.passed_over += 1
                 return row
-            if must_be_next(row):
+            if must_be_next(row) or holds_back(row):
                 return None
         return None
 

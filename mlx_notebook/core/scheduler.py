@@ -284,7 +284,7 @@ class Scheduler:
         steps: list[ev.Instruction] = []
         fence = self._fences.get(self._place)
         candidates = self.line.candidates(self.settings.policy, event.order, fence)
-        while (row := self.line.admit(candidates, self._fits)) is not None:
+        while (row := self.line.admit(candidates, self._fits, self._runs_alone)) is not None:
             candidates.remove(row)
             steps += self._enter(row, event.at_ns)
         return steps

@@ -8,7 +8,7 @@ from mlx_notebook.core import events as ev
 from mlx_notebook.core.placement import Capabilities, Mechanism, Placement, resolve
 from mlx_notebook.core.request import Request, RequestShape, SamplingOptions
 from mlx_notebook.core.rows import FinishDetail, FinishReason
-from mlx_notebook.core.scheduler import Scheduler
+from mlx_notebook.core.scheduler import Scheduler, SchedulerSettings
 
 MS = 1_000_000
 LENGTH = (FinishReason.LENGTH, FinishDetail.MAX_TOKENS)
@@ -26,11 +26,21 @@ def placed(asked: Request, mechanism: Mechanism = Mechanism.SERIAL) -> Placement
     return resolve(asked.shape, capabilities, 0)
 
 
+def scheduler(max_rows: int = 1, chunk: int | None = 4) -> Scheduler:
+    """A scheduler with chunks of a fixed size and nothing kept."""
+    return Scheduler(SchedulerSettings(max_rows=max_rows, chunk=chunk))
+
+
+def chunk(row_id: int, start: int, stop: int, *, last: bool) -> ev.Prefill:
+    """A forward over one row's positions."""
+    return ev.Prefill((ev.PrefillPart(row_id, start, stop, last),))
+
+
 @dataclass
 class Drive:
     """A scheduler with a clock of its own: each event comes one millisecond after the one before."""
 
-    scheduler: Scheduler = field(default_factory=lambda: Scheduler(chunk=4))
+    scheduler: Scheduler = field(default_factory=scheduler)
     mechanism: Mechanism = Mechanism.SERIAL
     now_ns: int = 0
 
@@ -55,7 +65,8 @@ class Drive:
         return self.feed(ev.CancelAsked(0, row_id, detail))
 
     def prefilled(self, chunk: ev.Prefill, error: tuple[str, str] | None = None) -> list[ev.Instruction]:
-        return self.feed(ev.PrefillDone(0, chunk.row_id, chunk.start, chunk.stop, self.now_ns, error))
+        errors = {} if error is None else {part.row_id: error for part in chunk.parts}
+        return self.feed(ev.PrefillDone(0, self.now_ns, chunk.parts, errors))
 
     def stepped(self, *outcomes: ev.RowOutcome) -> list[ev.Instruction]:
         return self.feed(ev.StepDone(0, self.now_ns, outcomes))

@@ -11,6 +11,7 @@ from tests.core.driving import MS, request
 
 def row(**times_ms: float) -> Row:
     made = Row(request(1, prompt=10), seq=0)
+    made.token_ids = [7] * int(times_ms.pop("generated_tokens", 0))
     for name, value in times_ms.items():
         setattr(made, name, int(value * MS) if name.endswith("_ns") else int(value))
     return made

@@ -7,8 +7,20 @@ import pytest
 from mlx_notebook.core import events as ev
 from mlx_notebook.core.placement import Mechanism
 from mlx_notebook.core.rows import FinishDetail, FinishReason
-from mlx_notebook.core.scheduler import LeaseState, Scheduler
-from tests.core.driving import LENGTH, MS, Drive, cancelled, failed, last_token, placed, request, token
+from mlx_notebook.core.scheduler import LeaseState
+from tests.core.driving import (
+    LENGTH,
+    MS,
+    Drive,
+    cancelled,
+    chunk,
+    failed,
+    last_token,
+    placed,
+    request,
+    scheduler,
+    token,
+)
 
 BOOM = ("ValueError: boom", "Traceback ...")
 
@@ -18,11 +30,11 @@ def test_a_rows_whole_life() -> None:
     assert drive.submit(1, prompt=9) == [ev.AskLease()]
     assert drive.turn() == []  # nothing runs without the device
     assert drive.grant() == []
-    assert drive.turn() == [ev.Open(1), ev.Prefill(1, 0, 4, last=False)]
-    drive.prefilled(ev.Prefill(1, 0, 4, last=False))
+    assert drive.turn() == [ev.Open(1), chunk(1, 0, 4, last=False)]
+    drive.prefilled(chunk(1, 0, 4, last=False))
     # The last token never stands in a chunk alone: the second chunk takes it along.
-    assert drive.turn() == [ev.Prefill(1, 4, 9, last=True)]
-    drive.prefilled(ev.Prefill(1, 4, 9, last=True))
+    assert drive.turn() == [chunk(1, 4, 9, last=True)]
+    drive.prefilled(chunk(1, 4, 9, last=True))
     assert drive.turn() == [ev.Decode((1,))]
     assert drive.stepped(token(1)) == []
     assert drive.turn() == [ev.Decode((1,))]
@@ -53,7 +65,7 @@ def test_times_and_chunks_are_what_the_events_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "chunk", "chunks"),
+    ("prompt", "size", "chunks"),
     [
         (1, 4, [(0, 1)]),
         (4, 4, [(0, 4)]),
@@ -64,9 +76,9 @@ def test_times_and_chunks_are_what_the_events_said() -> None:
     ],
 )
 def test_chunks_cover_the_prompt_and_leave_no_last_token_alone(
-    prompt: int, chunk: int, chunks: list[tuple[int, int]]
+    prompt: int, size: int, chunks: list[tuple[int, int]]
 ) -> None:
-    drive = Drive(Scheduler(chunk=chunk))
+    drive = Drive(scheduler(chunk=size))
     drive.submit(1, prompt)
     row = drive.scheduler.rows[1]
     drive.grant()
@@ -96,9 +108,9 @@ def test_cancelled_between_chunks_drops_what_was_computed() -> None:
     drive = Drive()
     drive.submit(1, prompt=20)
     drive.grant()
-    chunk = drive.turn()[-1]
-    assert isinstance(chunk, ev.Prefill)
-    drive.prefilled(chunk)
+    first = drive.turn()[-1]
+    assert isinstance(first, ev.Prefill)
+    drive.prefilled(first)
     assert drive.cancel(1) == [*cancelled(1, opened=True), ev.GiveLease()]
     assert drive.turn() == []
 
@@ -107,10 +119,10 @@ def test_a_chunk_that_comes_back_after_the_cancel_is_nobodys() -> None:
     drive = Drive()
     drive.submit(1, prompt=20)
     drive.grant()
-    chunk = drive.turn()[-1]
-    assert isinstance(chunk, ev.Prefill)
+    first = drive.turn()[-1]
+    assert isinstance(first, ev.Prefill)
     drive.cancel(1)
-    assert drive.prefilled(chunk) == []
+    assert drive.prefilled(first) == []
     assert drive.turn() == []
 
 
@@ -166,9 +178,9 @@ def test_a_failed_chunk_is_that_rows_end() -> None:
     drive.submit(1)
     drive.submit(2)
     drive.grant()
-    chunk = drive.turn()[-1]
-    assert isinstance(chunk, ev.Prefill)
-    assert drive.prefilled(chunk, BOOM) == failed(1, BOOM)
+    first = drive.turn()[-1]
+    assert isinstance(first, ev.Prefill)
+    assert drive.prefilled(first, BOOM) == failed(1, BOOM)
     assert drive.turn()[0] == ev.Open(2)
 
 
@@ -188,10 +200,10 @@ def test_a_failed_step_is_tried_again_once_from_what_was_committed() -> None:
     assert drive.feed(ev.StepFailed(0, (1,), BOOM)) == [ev.Rewind(1)]
     assert drive.scheduler.rows[1].status == "queued"
     # Eight known tokens now, answer included; it is open already.
-    assert drive.turn() == [ev.Prefill(1, 0, 4, last=False)]
-    drive.prefilled(ev.Prefill(1, 0, 4, last=False))
-    assert drive.turn() == [ev.Prefill(1, 4, 8, last=True)]
-    drive.prefilled(ev.Prefill(1, 4, 8, last=True))
+    assert drive.turn() == [chunk(1, 0, 4, last=False)]
+    drive.prefilled(chunk(1, 0, 4, last=False))
+    assert drive.turn() == [chunk(1, 4, 8, last=True)]
+    drive.prefilled(chunk(1, 4, 8, last=True))
     assert drive.turn() == [ev.Decode((1,))]
     drive.stepped(token(1))
     assert drive.feed(ev.StepFailed(0, (1,), BOOM)) == failed(1, BOOM)
@@ -210,7 +222,7 @@ def test_a_rewound_row_comes_before_those_that_came_later() -> None:
     drive.decode_row(1)
     drive.submit(2)
     drive.feed(ev.StepFailed(0, (1,), BOOM))
-    assert drive.turn() == [ev.Prefill(1, 0, 3, last=True)]
+    assert drive.turn() == [chunk(1, 0, 3, last=True)]
 
 
 def test_close_ends_every_row_and_refuses_what_comes_after() -> None:
@@ -255,7 +267,7 @@ def test_a_higher_priority_does_not_interrupt_the_row_that_runs() -> None:
 
 
 def test_a_serial_row_runs_alone() -> None:
-    drive = Drive(Scheduler(max_rows=4, chunk=4))
+    drive = Drive(scheduler(max_rows=4, chunk=4))
     drive.submit(1)
     drive.submit(2)
     drive.grant()
@@ -264,24 +276,24 @@ def test_a_serial_row_runs_alone() -> None:
 
 
 def test_continuous_rows_fill_the_batch_prefill_included_and_no_further() -> None:
-    drive = Drive(Scheduler(max_rows=2, chunk=4), Mechanism.CONTINUOUS)
+    drive = Drive(scheduler(max_rows=2, chunk=4), Mechanism.CONTINUOUS)
     for row_id in (1, 2, 3):
         drive.submit(row_id)
     drive.grant()
     # Both are admitted; one prompt is read at a time.
-    assert drive.turn() == [ev.Open(1), ev.Open(2), ev.Prefill(1, 0, 3, last=True)]
-    drive.prefilled(ev.Prefill(1, 0, 3, last=True))
-    assert drive.turn() == [ev.Prefill(2, 0, 3, last=True), ev.Decode((1,))]
-    drive.prefilled(ev.Prefill(2, 0, 3, last=True))
+    assert drive.turn() == [ev.Open(1), ev.Open(2), chunk(1, 0, 3, last=True)]
+    drive.prefilled(chunk(1, 0, 3, last=True))
+    assert drive.turn() == [chunk(2, 0, 3, last=True), ev.Decode((1,))]
+    drive.prefilled(chunk(2, 0, 3, last=True))
     drive.stepped(token(1))
     assert drive.turn() == [ev.Decode((1, 2))]
     assert (drive.scheduler.queued, drive.scheduler.prefilling, drive.scheduler.decoding) == (1, 0, 2)
     drive.stepped(last_token(1), token(2))
-    assert drive.turn() == [ev.Open(3), ev.Prefill(3, 0, 3, last=True), ev.Decode((2,))]
+    assert drive.turn() == [ev.Open(3), chunk(3, 0, 3, last=True), ev.Decode((2,))]
 
 
 def test_a_serial_row_waits_for_the_batch_to_empty_and_holds_back_those_behind_it() -> None:
-    drive = Drive(Scheduler(max_rows=4, chunk=4), Mechanism.CONTINUOUS)
+    drive = Drive(scheduler(max_rows=4, chunk=4), Mechanism.CONTINUOUS)
     drive.decode_row(1)
     alone, behind = request(2), request(3)
     drive.feed(ev.Submitted(0, 0, alone, placed(alone, Mechanism.SERIAL)))
@@ -289,7 +301,7 @@ def test_a_serial_row_waits_for_the_batch_to_empty_and_holds_back_those_behind_i
     assert drive.turn() == [ev.Decode((1,))]
     drive.stepped(last_token(1))
     assert drive.turn()[0] == ev.Open(2)
-    drive.prefilled(ev.Prefill(2, 0, 3, last=True))
+    drive.prefilled(chunk(2, 0, 3, last=True))
     assert drive.turn() == [ev.Decode((2,))]
     drive.stepped(last_token(2))
     assert drive.turn()[0] == ev.Open(3)
@@ -320,7 +332,7 @@ def test_rows_before_a_waiter_go_on_and_rows_after_it_wait_for_it() -> None:
     drive.submit(3)
     drive.stepped(last_token(1))
     assert drive.turn()[0] == ev.Open(2)
-    drive.prefilled(ev.Prefill(2, 0, 3, last=True))
+    drive.prefilled(chunk(2, 0, 3, last=True))
     drive.stepped(last_token(2))
     assert drive.turn() == [ev.GiveLease(), ev.AskLease()]
     assert drive.turn() == []
@@ -360,7 +372,7 @@ def test_each_place_in_the_line_serves_the_rows_before_its_own_waiter() -> None:
     assert drive.turn() == [ev.GiveLease(), ev.AskLease()]
     drive.grant(place=2)
     assert drive.turn()[0] == ev.Open(2)
-    drive.prefilled(ev.Prefill(2, 0, 3, last=True))
+    drive.prefilled(chunk(2, 0, 3, last=True))
     drive.stepped(last_token(2))
     assert drive.turn() == [ev.GiveLease(), ev.AskLease()]
     drive.grant(place=3)
@@ -391,7 +403,7 @@ def test_waiting_for_the_device_counts_from_when_it_was_not_ours() -> None:
 
 def test_the_same_events_give_the_same_instructions() -> None:
     def run() -> list[list[ev.Instruction]]:
-        drive = Drive(Scheduler(max_rows=2, chunk=4), Mechanism.CONTINUOUS)
+        drive = Drive(scheduler(max_rows=2, chunk=4), Mechanism.CONTINUOUS)
         said = [drive.submit(n, prompt=n * 3, priority=n % 2) for n in range(1, 5)]
         said += [drive.grant(), drive.turn(), drive.cancel(3), drive.turn(), drive.feed(ev.CloseAsked(0))]
         return said

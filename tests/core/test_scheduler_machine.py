@@ -7,6 +7,7 @@ its own choosing, among them wrong moments (a chunk that comes back after its ro
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,9 +16,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mlx_notebook.core import events as ev
+from mlx_notebook.core.decisions import DecisionLog
+from mlx_notebook.core.line import MAX_PASSED_OVER
 from mlx_notebook.core.placement import Mechanism
+from mlx_notebook.core.policy import BuiltIn
+from mlx_notebook.core.projection import BLOCK, CacheCost
 from mlx_notebook.core.rows import FinishDetail
-from mlx_notebook.core.scheduler import MAX_REWINDS, Scheduler
+from mlx_notebook.core.scheduler import MAX_REWINDS, Scheduler, SchedulerSettings
 from tests.core.driving import MS, last_token, placed, request, token
 
 pytestmark = pytest.mark.slow
@@ -26,10 +31,21 @@ BOOM = ("RuntimeError: boom", "Traceback ...")
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    @initialize(max_rows=st.integers(1, 4), chunk=st.integers(1, 5))
-    def start(self, max_rows: int, chunk: int) -> None:
-        self.max_rows, self.chunk = max_rows, chunk
-        self.scheduler = Scheduler(max_rows=max_rows, chunk=chunk)
+    @initialize(
+        max_rows=st.integers(1, 4),
+        chunk=st.none() | st.integers(1, 5),
+        policy=st.sampled_from(list(BuiltIn)),
+        budget=st.sampled_from([BLOCK, 2 * BLOCK, 5 * BLOCK, 1 << 40]),
+        prompt_cache=st.sampled_from([0, 40, 1 << 40]),
+        trimmable=st.booleans(),
+    )
+    def start(self, max_rows: int, prompt_cache: int, **limits: Any) -> None:
+        self.max_rows, self.ceiling = max_rows, prompt_cache
+        self.settings = SchedulerSettings(max_rows=max_rows, cost=CacheCost(1), prompt_cache=prompt_cache, **limits)
+        self.scheduler = Scheduler(self.settings)
+        self.log_of_decisions = DecisionLog()
+        self.entries: dict[int, int] = {}
+        self.pending: list[ev.Kept] = []
         self.now_ns = 0
         self.log: list[ev.Event] = []
         self.said: list[list[ev.Instruction]] = []
@@ -47,12 +63,13 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def feed(self, event: ev.Event) -> None:
         self.log.append(event)
+        self.log_of_decisions.add(event)
         said = self.scheduler.handle(event)
         self.said.append(said)
         for step in said:
             self.execute(step)
 
-    def execute(self, step: ev.Instruction) -> None:
+    def execute(self, step: ev.Instruction) -> None:  # noqa: C901, PLR0912 - one case an instruction
         match step:
             case ev.AskLease():
                 assert not self.asked
@@ -62,11 +79,16 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert self.asked or self.held
                 assert not self.running()
                 self.asked = self.held = False
-            case ev.Open(row_id):
+            case ev.Open(row_id, entry_id, cached):
                 assert self.held
+                assert (entry_id is None) == (cached == 0)
+                assert entry_id is None or self.entries[entry_id] >= cached
+                assert cached < self.scheduler.rows[row_id].prompt_tokens
                 self.opened[row_id] += 1
                 assert self.opened[row_id] == 1
-            case ev.Drop(row_id):
+            case ev.Drop(row_id, keep_as, keep_tokens):
+                if keep_as is not None and keep_tokens is not None:
+                    self.keep(keep_as, keep_tokens)
                 self.dropped[row_id] += 1
                 assert self.opened[row_id] == self.dropped[row_id] == 1
             case ev.Settle(row_id, opened=opened):
@@ -77,19 +99,33 @@ class SchedulerMachine(RuleBasedStateMachine):
             case ev.Rewind(row_id):
                 self.rewound[row_id] += 1
                 assert self.rewound[row_id] <= MAX_REWINDS
-            case ev.Prefill(row_id, start, stop, last):
-                row = self.scheduler.rows[row_id]
-                known = row.prompt_tokens + row.generated_tokens
+            case ev.Keep(row_id, entry_id, tokens):
+                assert self.scheduler.rows[row_id].prefilled in (tokens, tokens + 1)
+                self.keep(entry_id, tokens)
+            case ev.Evict(entry_id):
+                del self.entries[entry_id]
+            case ev.Prefill(parts):
                 assert self.held
-                assert self.opened[row_id]
-                assert start == row.prefilled < stop <= min(start + self.chunk + 1, known)
-                assert last == (stop == known)
+                assert len({part.row_id for part in parts}) == len(parts) > 0
+                for part in parts:
+                    row = self.scheduler.rows[part.row_id]
+                    most = row.known_tokens
+                    if self.settings.chunk is not None:
+                        most = min(part.start + self.settings.chunk + 1, most)
+                    assert self.opened[part.row_id]
+                    assert part.start == row.prefilled < part.stop <= most
+                    assert part.last == (part.stop == row.known_tokens)
                 self.chunks.append(step)
             case ev.Decode(row_ids):
                 assert self.held
                 assert len(set(row_ids)) == len(row_ids) > 0
                 assert all(self.opened[row_id] and not self.settled[row_id] for row_id in row_ids)
                 self.steps.append(step)
+
+    def keep(self, entry_id: int, tokens: int) -> None:
+        assert entry_id not in self.entries
+        self.entries[entry_id] = tokens
+        self.pending.append(ev.Kept(0, entry_id, tokens, tokens))
 
     def running(self) -> list[int]:
         return [row.id for row in self.scheduler.rows.values() if row.status in ("prefill", "decode")]
@@ -147,10 +183,27 @@ class SchedulerMachine(RuleBasedStateMachine):
     def chunk_done(self, *, fails: bool) -> None:
         # As the loop does: a chunk of a row that is over is not computed.
         step = self.chunks.pop(0)
-        row = self.scheduler.rows.get(step.row_id)
-        if row is None or (row.status == "prefill" and row.prefilled == step.start):
+        rows = self.scheduler.rows
+        parts = tuple(
+            part
+            for part in step.parts
+            if part.row_id not in rows
+            or (rows[part.row_id].status == "prefill" and rows[part.row_id].prefilled == part.start)
+        )
+        if parts:
             at = self.at()
-            self.feed(ev.PrefillDone(at, step.row_id, step.start, step.stop, at, BOOM if fails else None))
+            self.feed(ev.PrefillDone(at, at, parts, {parts[-1].row_id: BOOM} if fails else {}))
+            self.nothing_waits_to_be_told()
+
+    @rule()
+    def nothing_waits_to_be_told(self) -> None:
+        while self.pending:
+            told = self.pending.pop(0)
+            self.feed(replace(told, at_ns=self.at()))
+
+    @rule(blocks=st.integers(0, 6))
+    def budget(self, blocks: int) -> None:
+        self.feed(ev.BudgetSet(self.at(), blocks * BLOCK))
 
     @precondition(lambda self: self.steps)
     @rule(ends=st.integers(0, 15), errors=st.integers(0, 15))
@@ -206,6 +259,19 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert len(running) == 1
 
     @invariant()
+    def memory_is_kept(self) -> None:
+        memory = self.scheduler.memory
+        waiting = {told.entry_id for told in self.pending}
+        held = sum(nbytes for entry_id, nbytes in self.entries.items() if entry_id not in waiting)
+        assert held == memory.prefixes.nbytes <= max(0, self.ceiling)
+        running = self.running()
+        assert memory.projected == sum(memory.need_of(self.scheduler.rows[row_id]) for row_id in running)
+
+    @invariant()
+    def nobody_starves(self) -> None:
+        assert all(row.passed_over <= MAX_PASSED_OVER for row in self.scheduler.waiting_rows())
+
+    @invariant()
     def what_is_open_is_dropped_at_the_rows_end(self) -> None:
         live_and_open = {n for n in self.opened if n in self.scheduler.rows}
         assert set(self.opened) - set(self.dropped) == live_and_open
@@ -217,8 +283,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.everything_ends()
 
     def a_replay_says_the_same(self) -> None:
-        again = Scheduler(max_rows=self.max_rows, chunk=self.chunk)
-        assert [again.handle(event) for event in self.log] == self.said
+        again = Scheduler(self.settings)
+        assert [again.handle(event) for event in self.log_of_decisions.events()] == self.said
 
     def everything_ends(self) -> None:
         """Left alone, with the device granted whenever it is asked for, every row comes to its end."""
