@@ -137,7 +137,7 @@ LOAD = Magic(
     word_completes="model",
     options=(
         Option("--batch", "most rows at a time, or auto (auto)", whole_or_auto, "N"),
-        Option("--kv", "how keys and values are kept (native)", text, "SCHEME", choices=("native",)),
+        Option("--kv", "how keys and values are kept (native)", text, "SCHEME", choices=("native", "8bit", "4bit")),
         Option("--kv-budget", "memory for the rows: bytes, 4GB or auto (auto)", size, "BYTES"),
         Option("--prompt-cache", "memory for prompts kept for reuse: bytes or 1GB (1GB)", size, "BYTES"),
         _switch("--deterministic", "the same text whatever else runs"),

@@ -11,7 +11,7 @@ import pytest
 from IPython.core.error import UsageError
 
 from mlx_notebook.engine.backend import ScriptedBackend, scripted_texts
-from mlx_notebook.errors import ModelNotFound, OverBudget, UnsupportedRequest
+from mlx_notebook.errors import ModelNotFound, OverBudget
 from mlx_notebook.gateway import gateway as gateway_module
 from mlx_notebook.gateway.gateway import Gateway
 from mlx_notebook.gateway.loading import ModelFacts
@@ -169,8 +169,8 @@ def test_never_while_rows_run(
         ("%mlxload fox --batch 0", (ValueError, "batch=0")),
         ("%mlxload fox --kv-budget lots", (ValueError, "kv_budget='lots'")),
         ("%mlxload fox --dtype int3", (ValueError, "dtype='int3'")),
-        ("%mlxload fox --kv 4bit", (UnsupportedRequest, "kv='4bit' is not served by this version")),
-        ("%mlxload fox --deterministic", (UnsupportedRequest, "deterministic=True is not served by this version")),
+        ("%mlxload fox --kv 7bit", (ValueError, "kv='7bit': 'native' or one of")),
+        ("%mlxload fox --deterministic maybe", (UsageError, "takes only MODEL, and there is 'maybe' as well")),
         ("%mlxload fox --replace --prompt-cache many", (ValueError, "prompt_cache='many'")),
         ("%mlxload nowhere --name fox --replace", (ModelNotFound, "No model is known as 'nowhere'")),
     ],
