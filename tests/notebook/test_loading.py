@@ -170,7 +170,6 @@ def test_never_while_rows_run(
         ("%mlxload fox --kv-budget lots", (ValueError, "kv_budget='lots'")),
         ("%mlxload fox --dtype int3", (ValueError, "dtype='int3'")),
         ("%mlxload fox --kv 7bit", (ValueError, "kv='7bit': 'native' or one of")),
-        ("%mlxload fox --deterministic maybe", (UsageError, "takes only MODEL, and there is 'maybe' as well")),
         ("%mlxload fox --replace --prompt-cache many", (ValueError, "prompt_cache='many'")),
         ("%mlxload nowhere --name fox --replace", (ModelNotFound, "No model is known as 'nowhere'")),
     ],
