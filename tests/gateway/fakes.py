@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mlx_notebook.core.events import Decode, Prefill, PrefillDone, StepDone, StepFailed
+from mlx_notebook.core.events import Decode, Kept, Prefill, PrefillDone, StepDone, StepFailed
 from mlx_notebook.engine.backend import ScriptedBackend
 
 if TYPE_CHECKING:
@@ -72,22 +72,22 @@ class Stepped(ScriptedBackend):
             self._points.put(Point(what, rows))
             self._go.get()
 
-    def open(self, request: Request) -> None:
+    def open(self, request: Request, entry_id: int | None = None, cached_tokens: int = 0) -> None:
         self.opened.append(request.id)
-        super().open(request)
+        super().open(request, entry_id, cached_tokens)
 
     def prefill(self, instruction: Prefill) -> PrefillDone:
-        self._stand("prefill", instruction.row_id)
+        self._stand("prefill", *(part.row_id for part in instruction.parts))
         return super().prefill(instruction)
 
     def decode(self, instruction: Decode) -> StepDone | StepFailed:
         self._stand("decode", *instruction.row_ids)
         return super().decode(instruction)
 
-    def drop(self, row_id: int) -> None:
+    def drop(self, row_id: int, keep_as: int | None = None, keep_tokens: int | None = None) -> Kept | None:
         if row_id in self._rows:
             self.dropped.append(row_id)
-        super().drop(row_id)
+        return super().drop(row_id, keep_as, keep_tokens)
 
 
 class FailingSteps(ScriptedBackend):

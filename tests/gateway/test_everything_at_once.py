@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mlx_notebook.core.events import Decode, Prefill, PrefillDone, StepDone, StepFailed
+from mlx_notebook.core.events import Decode, Kept, Prefill, PrefillDone, StepDone, StepFailed
 from mlx_notebook.core.placement import Capabilities
 from mlx_notebook.engine.backend import ScriptedBackend
 from mlx_notebook.errors import (
@@ -59,17 +59,18 @@ class Faulty(ScriptedBackend):
             self.wrong.append(f"{len(row_ids)} rows at once")
         self.wrong += [f"row {n} is not open" for n in row_ids if n not in self._rows]
 
-    def open(self, request: Request) -> None:
+    def open(self, request: Request, entry_id: int | None = None, cached_tokens: int = 0) -> None:
         self._check()
         self.opened[request.id] += 1
-        super().open(request)
+        super().open(request, entry_id, cached_tokens)
         if self._chance(20):
             raise MemoryError("by chance")
 
     def prefill(self, instruction: Prefill) -> PrefillDone:
-        self._check(instruction.row_id)
+        rows = [part.row_id for part in instruction.parts]
+        self._check(*rows)
         done = super().prefill(instruction)
-        return replace(done, error=("by chance", "")) if self._chance(30) else done
+        return replace(done, errors={rows[-1]: ("by chance", "")}) if self._chance(30) else done
 
     def decode(self, instruction: Decode) -> StepDone | StepFailed:
         self._check(*instruction.row_ids)
@@ -79,10 +80,10 @@ class Faulty(ScriptedBackend):
             return StepFailed(0, instruction.row_ids, ("the step, by chance", ""))
         return super().decode(instruction)
 
-    def drop(self, row_id: int) -> None:
+    def drop(self, row_id: int, keep_as: int | None = None, keep_tokens: int | None = None) -> Kept | None:
         if row_id in self._rows:
             self.dropped[row_id] += 1
-        super().drop(row_id)
+        return super().drop(row_id, keep_as, keep_tokens)
 
     def close(self) -> None:
         super().close()

@@ -84,8 +84,8 @@ def test_failing_twice_it_is_the_rows_error_and_the_next_row_works(gateway_of: M
 
 
 class Unopenable(Stepped):
-    def open(self, request: Any) -> None:
-        super().open(request)
+    def open(self, request: Any, entry_id: int | None = None, cached_tokens: int = 0) -> None:
+        super().open(request, entry_id, cached_tokens)
         if request.prompt_text == "bad":
             raise ValueError("cannot be opened")
 
@@ -102,8 +102,8 @@ def test_a_row_that_cannot_be_opened_is_that_rows_failure(gateway_of: Make) -> N
 
 
 class Undroppable(Stepped):
-    def drop(self, row_id: int) -> None:
-        super().drop(row_id)
+    def drop(self, row_id: int, keep_as: int | None = None, keep_tokens: int | None = None) -> Any:
+        super().drop(row_id, keep_as, keep_tokens)
         raise RuntimeError("drop failed")
 
 

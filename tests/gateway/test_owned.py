@@ -152,8 +152,8 @@ def test_a_row_that_fails_and_one_that_is_rewound(gateway_of: Make, resources: l
 
 
 class OpensNothing(Stepped):
-    def open(self, request: Any) -> None:
-        super().open(request)
+    def open(self, request: Any, entry_id: int | None = None, cached_tokens: int = 0) -> None:
+        super().open(request, entry_id, cached_tokens)
         raise MemoryError("no room")
 
 
