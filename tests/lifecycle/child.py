@@ -187,22 +187,23 @@ def forked(start: Callable[[Callable[[], None]], int]) -> None:
     gateway = live_gateway()
     finished = gateway.submit([5, 6, 7], raw=True, max_tokens=3)
     finished.result()
-    handles = submit(gateway, 3)
+    handles: list[Any] = []
     over = threading.Event()
 
     def read() -> None:
         while not over.is_set():
-            for handle in handles:
+            for handle in handles[-5:]:
                 handle.progress()
                 _ = handle.text_so_far
             gateway.stats()
 
-    readers = [threading.Thread(target=read) for _ in range(2)]
+    readers = [threading.Thread(target=read, daemon=True) for _ in range(2)]
     for reader in readers:
         reader.start()
-    wait_till_it_writes(handles[0])
     for _ in range(4):
-        code = start(lambda: everything_is_refused(gateway, handles, finished))
+        handles += submit(gateway, 5)
+        wait_till_it_writes(handles[-5])
+        code = start(partial(everything_is_refused, gateway, handles[-5:], finished))
         assert code == 0, f"the child ended with {code}"
     over.set()
     for reader in readers:
@@ -217,6 +218,37 @@ def by_os(child: Callable[[], None]) -> int:
     if pid == 0:
         child()
         sys.exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def by_os_while_locks_are_held(child: Callable[[], None]) -> int:
+    """As by_os, in the worst moment: every lock of ours is held by another thread, which the child has not."""
+    from mlx_notebook.gateway.lease import device_lease
+    from mlx_notebook.gateway.registry import registry
+
+    engines = list(registry._engines)
+    records = [handle._record for handle in registry.handles()]
+    locks = [registry._lock, device_lease()._lock]
+    locks += [lock for engine in engines for lock in (engine.intake._lock, engine._places._lock)]
+    locks += [record._lock for record in records]
+    held, forked_now = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with contextlib.ExitStack() as stack:
+            for lock in reversed(locks):
+                stack.enter_context(lock)
+            held.set()
+            forked_now.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    pid = os.fork()
+    if pid == 0:
+        child()
+        sys.exit(0)
+    forked_now.set()
+    holder.join()
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
@@ -248,6 +280,8 @@ def is_refused(call: Callable[[], Any]) -> bool:
 
 def everything_is_refused(gateway: Any, handles: list[Any], finished: Any) -> None:
     """In the child: each call of ours raises at once, or says what is known without waiting."""
+    handles = [handle for handle in handles if handle.status != "finished"]  # before the fork
+    assert handles
     import mlx_notebook as mn
     from mlx_notebook.errors import MlxNotebookError
     from tests.small_models import random_prompt
@@ -292,6 +326,7 @@ def everything_is_refused(gateway: Any, handles: list[Any], finished: Any) -> No
 
 FORKS: dict[str, Callable[[], None]] = {
     "os_fork": lambda: forked(by_os),
+    "os_fork_with_locks_held": lambda: forked(by_os_while_locks_are_held),
     "multiprocessing_fork": lambda: forked(by_multiprocessing),
 }
 

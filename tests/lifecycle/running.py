@@ -99,7 +99,8 @@ class Session:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._standard_error = (folder / "stderr").open("w+")
-        self._manager = KernelManager()
+        # By itself it sends a signal after half of five seconds, which a busy machine takes to unload libraries.
+        self._manager = KernelManager(shutdown_wait_time=HANG_S)
         self._manager.start_kernel(env=environment(), stderr=self._standard_error)
         self._process: Any = self._manager.provisioner.process  # type: ignore[union-attr]
 
