@@ -16,6 +16,7 @@ function copyBySelection(text: string, home: HTMLElement): boolean {
   area.value = text;
   area.className = "mlx-unseen";
   home.append(area);
+  area.focus({ preventScroll: true });
   area.select();
   try {
     return document.execCommand("copy");
@@ -23,6 +24,6 @@ function copyBySelection(text: string, home: HTMLElement): boolean {
     return false;
   } finally {
     area.remove();
-    if (focused instanceof HTMLElement) focused.focus();
+    if (focused instanceof HTMLElement) focused.focus({ preventScroll: true });
   }
 }

@@ -11,16 +11,22 @@ export class Roving {
     root.addEventListener("focusin", (event) => this.#enter(event.target), { signal });
   }
 
-  /** To be called when stops came, went or were hidden. A hidden stop that had the focus hands it on. */
-  refresh(): void {
+  /** The stop that has the focus now, if one has. */
+  focused(): HTMLElement | null {
+    const active = document.activeElement;
+    return active instanceof HTMLElement && this.#all().includes(active) ? active : null;
+  }
+
+  /**
+   * To be called when stops came, went or were hidden. `focused` is the one that had the focus
+   * before: if it is hidden now, a neighbour takes over, for a focus that falls off gives keys to the notebook.
+   */
+  refresh(focused: HTMLElement | null): void {
     const stops = this.#stops();
-    const lost = this.#current !== null && !stops.includes(this.#current);
-    if (this.#current === null || lost) {
-      const hadFocus = lost && this.#current === document.activeElement;
-      const next = (lost && this.#neighbour(stops)) || stops[0] || null;
-      this.#current = next;
-      if (hadFocus) next?.focus();
+    if (!this.#current || !stops.includes(this.#current)) {
+      this.#current = this.#neighbour(stops) ?? stops[0] ?? null;
     }
+    if (focused?.hidden) this.#current?.focus();
     for (const stop of this.#all()) stop.tabIndex = stop === this.#current ? 0 : -1;
   }
 
@@ -32,19 +38,17 @@ export class Roving {
     return this.#all().filter((stop) => !stop.hidden);
   }
 
-  /** The stop that follows, in the page's order, where the current one stood; else the one before. */
-  #neighbour(stops: HTMLElement[]): HTMLElement | null {
-    const gone = this.#current;
-    if (!gone) return null;
-    const row = gone.closest(".mlx-row");
-    return stops.find((stop) => row?.contains(stop)) ?? null;
+  /** The first stop of the row that the current one stood in. */
+  #neighbour(stops: HTMLElement[]): HTMLElement | undefined {
+    const row = this.#current?.closest(".mlx-row");
+    return stops.find((stop) => row?.contains(stop));
   }
 
   #enter(target: EventTarget | null): void {
     const stop = target instanceof HTMLElement ? target.closest<HTMLElement>("[data-stop]") : null;
     if (stop && stop !== this.#current) {
       this.#current = stop;
-      this.refresh();
+      this.refresh(stop);
     }
   }
 

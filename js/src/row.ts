@@ -4,7 +4,7 @@ import type { Answer } from "./cancel";
 import { copyText } from "./clipboard";
 import { button, element, setText, show } from "./dom";
 import { isOver, type RowState } from "./wire";
-import { before, figures } from "./words";
+import { figures, prelude } from "./words";
 
 /** Drawn marks differ in shape too: colour is never alone. */
 const MARKS = { queued: "○", prefill: "◐", decode: "●", finished: "✓", cancelled: "⊘", failed: "!" } as const;
@@ -39,16 +39,18 @@ export class RowView {
     this.#text.append(this.#shown);
     const state = element("span", "mlx-state", this.#mark, this.#word);
     const actions = element("span", "mlx-actions", this.#copy, this.#cancel);
-    const line = element("div", "mlx-line", state, this.#prompt, this.#figures, actions);
+    const end = element("span", "mlx-end", this.#figures, actions);
+    const line = element("div", "mlx-line", state, this.#prompt, end);
     this.root = element("div", "mlx-row", line, this.#before, this.#meter, this.#text, this.#note);
     this.#cancel.addEventListener("click", () => {
       if (this.#cancel.getAttribute("aria-disabled") !== "true") cancel((answer) => this.tell(answer));
     });
     this.#copy.addEventListener("click", () => void this.#copyNow());
-    this.update(row);
+    this.update(row, true);
   }
 
-  update(row: RowState): void {
+  /** Show the row as it is now; `live` = somebody could still cancel it. */
+  update(row: RowState, live: boolean): void {
     this.#row = row;
     this.root.dataset.status = row.status;
     setText(this.#mark, MARKS[row.status]);
@@ -56,14 +58,14 @@ export class RowView {
     setText(this.#prompt, row.prompt);
     this.#prompt.title = row.prompt;
     setText(this.#figures, figures(row));
-    setText(this.#before, before(row));
-    show(this.#before, before(row) !== "");
+    setText(this.#before, prelude(row));
+    show(this.#before, prelude(row) !== "");
     this.#updateMeter(row);
     this.#updateText(row.text);
     setText(this.#note, row.note);
     show(this.#note, row.note !== "");
     show(this.#copy, row.text !== "");
-    show(this.#cancel, !isOver(row.status));
+    show(this.#cancel, live && !isOver(row.status));
     this.#text.setAttribute("aria-label", `answer to: ${row.prompt}`);
   }
 

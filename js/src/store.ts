@@ -9,6 +9,8 @@ export class Store {
   rows: RowState[];
   title: string;
   final: boolean;
+  /** Whether the kernel that fed these rows is gone. */
+  lost = false;
   #seq: number;
   #waitsForSnapshot = false;
   #listeners = new Set<Listener>();
@@ -25,6 +27,13 @@ export class Store {
     return () => this.#listeners.delete(listener);
   }
 
+  /** The front end lost the kernel in the middle of the rows. A snapshot that comes after all says it is back. */
+  lose(): void {
+    if (this.final) return;
+    this.lost = true;
+    this.#tell(null);
+  }
+
   /** The truth from the kernel. An older one than what we hold is ignored. */
   replace(snapshot: Snapshot): void {
     if (snapshot.seq < this.#seq && !this.#waitsForSnapshot) return;
@@ -32,6 +41,7 @@ export class Store {
     this.title = snapshot.title;
     this.final = snapshot.final;
     this.#seq = snapshot.seq;
+    this.lost = false;
     this.#waitsForSnapshot = false;
     this.#tell(null);
   }

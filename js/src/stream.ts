@@ -15,13 +15,24 @@ const page = String(performance.timeOrigin);
 
 let views = 0;
 
+/** Sends to the kernel; where it is gone there is nobody to tell, and a view must not raise for it. */
+function sender(model: AnyModel<Traits>): (message: ToKernel) => void {
+  return (message) => {
+    try {
+      model.send(message);
+    } catch (error) {
+      console.debug("mlx-notebook: the kernel cannot be reached", error);
+    }
+  };
+}
+
 function widget() {
   // Per model: anywidget calls this function for each one, while the module itself may be shared.
   let store: Store | undefined;
   let cancels: Cancels | undefined;
 
   function start(model: AnyModel<Traits>, signal: AbortSignal | undefined) {
-    const send = (message: ToKernel) => model.send(message);
+    const send = sender(model);
     const kept = new Store(model.get("snapshot"));
     const asks = new Cancels((ask, rows) => send({ kind: "cancel", ask, rows }));
     const onSnapshot = () => kept.replace(model.get("snapshot"));
@@ -29,11 +40,15 @@ function widget() {
       if (message.kind === "ack") asks.heard(message.ask);
       else if (message.kind === "delta" && !kept.add(message.seq, message.rows)) send({ kind: "resync" });
     };
+    const onLost = () => kept.lose();
     model.on("change:snapshot", onSnapshot);
     model.on("msg:custom", onMessage);
+    // The widget manager's own event, when it gives up the model's connection: a kernel restart does that.
+    model.on("comm_live_update", onLost);
     signal?.addEventListener("abort", () => {
       model.off("change:snapshot", onSnapshot);
       model.off("msg:custom", onMessage);
+      model.off("comm_live_update", onLost);
     });
     store = kept;
     cancels = asks;
@@ -53,7 +68,7 @@ function widget() {
       const ending = new AbortController();
       const { root } = new StreamView(rows, asks, ending.signal);
       el.append(root);
-      const send = (message: ToKernel) => model.send(message);
+      const send = sender(model);
       send({ kind: "view", page, view, on: pageIsSeen() });
       watch(
         root,

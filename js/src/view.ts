@@ -6,7 +6,7 @@ import { Roving } from "./roving";
 import { RowView, tellOnButton } from "./row";
 import type { Store } from "./store";
 import { isOver } from "./wire";
-import { spoken, summary, totalRate } from "./words";
+import { LOST, spoken, summary, totalRate } from "./words";
 
 export class StreamView {
   readonly root = element("div", "mlx-stream");
@@ -56,27 +56,26 @@ export class StreamView {
 
   /** Draw now what changed since the last time. */
   draw(): void {
-    const { rows, title } = this.#store;
+    const { rows, title, lost } = this.#store;
+    const focused = this.#roving.focused();
     if (this.#rows.length !== rows.length) this.#make();
     rows.forEach((row, i) => {
-      if (this.#all || this.#dirty.has(i)) this.#rows[i]?.update(row);
+      if (this.#all || this.#dirty.has(i)) this.#rows[i]?.update(row, !lost);
     });
     this.#all = false;
     this.#dirty.clear();
     const many = rows.length > 1;
     this.root.setAttribute("aria-label", `Live answers${title ? ` of ${title}` : ""}`);
     show(this.#head, many);
-    show(this.#foot, !many && title !== "");
+    this.root.toggleAttribute("data-lost", lost);
+    show(this.#foot, lost || (!many && title !== ""));
     setText(this.#title, title);
-    setText(this.#foot, title);
+    setText(this.#foot, lost ? LOST : title);
     setText(this.#summary, summary(rows));
     setText(this.#rate, totalRate(rows));
-    show(
-      this.#cancelAll,
-      rows.some((row) => !isOver(row.status)),
-    );
-    setText(this.#spoken, spoken(rows));
-    this.#roving.refresh();
+    show(this.#cancelAll, many && !lost && rows.some((row) => !isOver(row.status)));
+    setText(this.#spoken, lost ? LOST : spoken(rows));
+    this.#roving.refresh(focused);
   }
 
   #changed(row: number | null): void {

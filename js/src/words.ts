@@ -2,6 +2,8 @@
 
 import { isOver, type RowState } from "./wire";
 
+export const LOST = "The kernel is gone or was restarted. This is what had arrived.";
+
 const count = new Intl.NumberFormat("en");
 
 export function tokens(n: number): string {
@@ -22,7 +24,7 @@ export function figures(row: RowState): string {
 }
 
 /** What a row does before its text begins; "" once it answers. */
-export function before(row: RowState): string {
+export function prelude(row: RowState): string {
   if (row.status === "queued") return row.waiting ? `waiting: ${row.waiting}` : "waiting";
   if (row.status !== "prefill") return "";
   return `reading the prompt, ${count.format(row.prefilled)} of ${tokens(row.prompt_tokens)}`;

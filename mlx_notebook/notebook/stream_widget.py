@@ -155,7 +155,9 @@ class StreamView:
 
     def stop(self) -> None:
         """Freeze as things stand: nobody will tick this view again (publisher's thread)."""
-        if not self._keep:
+        if self._keep and not self._as_text:
+            self._send_snapshot(final=True)
+        else:
             self._freeze.now()
 
     def _after_the_end(self) -> bool:
@@ -170,14 +172,15 @@ class StreamView:
         return more
 
     def _choose_form(self, ended: bool) -> None:
-        """Widget or text: a page that never said hello gets text, one that says it late gets the widget."""
+        """Widget or text: where no page ever said hello it is text, and one that says it late gets the widget."""
         if self._views.heard:
             if self._as_text and not ended:
                 self._as_text = False
                 self._publish(*self._live_bundle(), update=True)
         elif not self._as_text and time.monotonic() - self._asked_at > frontend.HELLO_S:
+            # A page that answered for another view is there, and merely busy.
             frontend.kept_silent()
-            self._as_text = True
+            self._as_text = frontend.state() == "no"
 
     def _tick_text(self) -> None:
         now = time.monotonic()
