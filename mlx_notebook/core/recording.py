@@ -68,7 +68,11 @@ class Table:
 
 @dataclass(slots=True)
 class RequestTrace:
-    """One request as the log tells of it. `changed` is the recording's clock when something last did."""
+    """One request as the log tells of it. `changed` is the recording's clock when something last did.
+
+    `submit_ns` is when it was asked for, `heard_ns` when the engine took it in; `returns` are the first tokens
+    after the rewinds; `whole` is False where the log had forgotten its beginning.
+    """
 
     id: int
     prompt_tokens: int = 0
@@ -88,6 +92,7 @@ class RequestTrace:
     reason: FinishReason | None = None
     detail: FinishDetail | None = None
     rewinds: list[int] = field(default_factory=list)
+    returns: list[int] = field(default_factory=list)
     whole: bool = True
     changed: int = 0
 
@@ -167,11 +172,15 @@ class Recording:
 
     # ------------------------------------------------------------ one record
 
-    def _token(self, at: int, row_id: int, step: int, token_id: int, n: int, user: int) -> None:
+    def _token(  # noqa: PLR0917 - a record's columns
+        self, at: int, row_id: int, step: int, token_id: int, n: int, user: int
+    ) -> None:
         self.tokens.add(row_id, step, n, token_id, at, user)
         row = self.request(row_id)
         row.generated_tokens, row.changed, row.last_ns = n, self.clock, at
         row.status = RowStatus.DECODE
+        if len(row.returns) < len(row.rewinds):
+            row.returns.append(at)
         if row.first_ns < 0 and n == 1:
             row.first_ns = at
 
@@ -202,7 +211,7 @@ class Recording:
         else:
             self._control(kind, at, row_id, a, b)
 
-    def _control(self, kind: Kind, at: int, row_id: int, a: int, b: int) -> None:  # noqa: PLR0917
+    def _control(self, kind: Kind, at: int, row_id: int, a: int, b: int) -> None:
         if kind is Kind.CONTROL:
             what, value = CONTROLS.index(Control(a).name.lower()), b
         else:

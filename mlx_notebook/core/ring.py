@@ -62,7 +62,7 @@ class WaitCause(IntEnum):
 
 
 class Control(IntEnum):
-    """What a person did; in brackets: `b`. STEP (so many), PACE (rest after each step, ns), PRIORITY and LIMIT (new)."""
+    """What a person did; in brackets: `b`. STEP (so many), PACE (rest after each step, ns), PRIORITY, LIMIT (new)."""
 
     PAUSE = 1
     RESUME = 2
