@@ -1,45 +1,29 @@
-// What a page knows of a gateway: the run, facts of its rows, figures, texts; and how it asks. No DOM here.
+// What a page knows of a run, and how it asks the kernel. No DOM here.
 
 import type { AnyModel } from "@anywidget/types";
-import type { Action, Figures, FromKernel, News, Pieces, RowFacts, ToKernel, Traits, Why } from "./boardwire";
+import type { Asked, Body, Figures, FromKernel, Snapshot, ToKernel, Traits, Why } from "./boardwire";
 import { ANSWER_MS } from "./cancel";
 import { Run } from "./run";
 
-export type Told = (state: "asked" | "silent" | "done" | "refused", words: string) => void;
-
-/** A row's tokens as text. */
-export interface RowText {
-  pieces: string[];
-  p: (number | null)[];
-  top: [string, number][][];
-}
-
-const BLANK: RowFacts = {
-  id: 0,
-  prompt: "",
-  status: "queued",
-  cached: 0,
-  limit: 0,
-  priority: 0,
-  waiting: "",
-  note: "",
-};
+export type AskState = "asked" | "silent" | "done" | "refused";
+export type Told = (state: AskState, value: unknown, error: string) => void;
 
 export class Board {
   run = new Run();
-  facts = new Map<number, RowFacts>();
   figures: Figures | null = null;
-  texts = new Map<number, RowText>();
-  why = new Map<string, Why[]>();
   title = "";
-  /** The kernel will say nothing more: a saved page, a closed gateway. */
+  /** False for a loaded trace and a saved page: nothing can be asked for. */
+  live = true;
   final = false;
   lost = false;
+  /** Counts histories: whoever keeps something of a run looks whether it is still the same one. */
+  era = 0;
+  why: Record<string, Why[]> = {};
   #seq = -1;
-  #behind = false;
+  #waits = true;
+  #parts: Body[] = [];
   #ask = 0;
-  #asks = new Map<number, (ok: boolean, words: string) => void>();
-  #reasons = new Map<number, (reasons: Why[]) => void>();
+  #asks = new Map<number, { told: Told; timer: ReturnType<typeof setTimeout> }>();
   #listeners = new Set<() => void>();
   #send: (message: ToKernel) => void;
 
@@ -52,15 +36,26 @@ export class Board {
     return () => this.#listeners.delete(listener);
   }
 
+  /** Whether the kernel can be asked to act. */
+  get acts(): boolean {
+    return this.live && !this.final && !this.lost;
+  }
+
+  snapshot(snapshot: Snapshot): void {
+    this.title = snapshot.title;
+    this.live = snapshot.live;
+    this.final = snapshot.final;
+    this.lost = false;
+    if (snapshot.figures) this.figures = snapshot.figures;
+    if (snapshot.body) this.#begin([snapshot.body]);
+    this.tell();
+  }
+
   hear(message: FromKernel): void {
-    if (message.kind === "news") this.#news(message);
-    else if (message.kind === "ack") {
-      this.#asks.get(message.ask)?.(message.ok, message.words);
-      this.#asks.delete(message.ask);
-    } else if (message.kind === "because") {
-      this.#reasons.get(message.ask)?.(message.reasons);
-      this.#reasons.delete(message.ask);
-    }
+    if (message.kind === "delta") this.#delta(message);
+    else if (message.kind === "history") this.#history(message);
+    else if (message.kind === "ack") this.#heard(message.ask);
+    else if (message.kind === "answer") this.#answered(message);
     this.tell();
   }
 
@@ -70,98 +65,117 @@ export class Board {
     this.tell();
   }
 
-  factsOf(id: number): RowFacts {
-    return this.facts.get(id) ?? { ...BLANK, id };
-  }
-
-  /** Ask the kernel to act; `told` hears "asked" at once, and "silent" when half a second brought no answer. */
-  act(action: Action, row: number, value: number, told: Told): void {
+  /** Ask the kernel; `told` hears "asked" at once, "silent" when half a second brought no ack, and the answer. */
+  ask(asked: Asked, told: Told): void {
     this.#ask += 1;
     const ask = this.#ask;
-    told("asked", "");
-    const timer = setTimeout(() => told("silent", ""), ANSWER_MS);
-    this.#asks.set(ask, (ok, words) => {
-      clearTimeout(timer);
-      told(ok ? "done" : "refused", words);
+    const timer = setTimeout(() => told("silent", null, ""), ANSWER_MS);
+    this.#asks.set(ask, { told, timer });
+    told("asked", null, "");
+    this.#send({ kind: "ask", ask, ...asked });
+  }
+
+  /** Why a row waited (or at which moment it did what): asked of the kernel, or read from a saved page. */
+  askWhy(row: number, at: number | null, tell: (reasons: Why[], state: AskState) => void): void {
+    const kept = this.why[row];
+    if (kept) return tell(kept, "done");
+    this.ask(at === null ? { do: "why", row } : { do: "why", row, at }, (state, value) => {
+      tell(Array.isArray(value) ? (value as Why[]) : [], state);
     });
-    this.#send({ kind: "do", ask, action, row, value });
-  }
-
-  /** Why a row waited, at a moment of the run; saved pages know whole rows only. */
-  askWhy(row: number, at_us: number, tell: (reasons: Why[]) => void): void {
-    const kept = this.why.get(`${row}`);
-    if (this.final && kept) return tell(kept);
-    this.#ask += 1;
-    this.#reasons.set(this.#ask, tell);
-    this.#send({ kind: "why", ask: this.#ask, row, at_us });
-  }
-
-  follow(rows: number[]): void {
-    this.#send({ kind: "follow", rows });
-  }
-
-  want(): void {
-    this.#send({ kind: "want", after: this.run.next });
   }
 
   tell(): void {
     for (const listener of this.#listeners) listener();
   }
 
-  #news(news: News): void {
-    this.lost = false;
-    if (!news.whole && news.seq !== this.#seq + 1 && !this.#behind) {
-      this.#behind = true;
-      this.want();
+  #delta(message: { seq: number } & Body): void {
+    if (this.#waits || message.seq <= this.#seq) return;
+    if (message.seq !== this.#seq + 1) {
+      this.#waits = true;
+      this.#send({ kind: "resync", buffers: false });
+      return;
     }
-    if (news.whole) this.#behind = false;
-    this.#seq = news.seq;
-    if (news.title) this.title = news.title;
-    if (news.figures) this.figures = news.figures;
-    for (const row of news.rows) this.facts.set(row.id, { ...this.factsOf(row.id), ...row });
-    for (const part of news.texts) this.#addPieces(part);
-    for (const [row, reasons] of Object.entries(news.reasons ?? {})) this.why.set(row, reasons);
-    this.final = news.final;
-    if (news.log && !this.run.add(news.log) && !this.#behind) {
-      this.#behind = true;
-      this.want();
-    }
+    this.#seq = message.seq;
+    this.#take(message);
   }
 
-  #addPieces(part: Pieces): void {
-    let text = this.texts.get(part.id);
-    if (!text || part.first === 0) {
-      text = { pieces: [], p: [], top: [] };
-      this.texts.set(part.id, text);
-    }
-    if (part.first > text.pieces.length) return;
-    text.pieces.splice(part.first, Number.POSITIVE_INFINITY, ...part.pieces);
-    text.p.splice(part.first, Number.POSITIVE_INFINITY, ...part.p);
-    text.top.splice(part.first, Number.POSITIVE_INFINITY, ...part.top);
+  #history(message: { seq: number; part: number; parts: number } & Body): void {
+    if (message.part === 0) this.#parts = [];
+    if (message.part !== this.#parts.length) return;
+    this.#parts.push(message);
+    if (this.#parts.length < message.parts) return;
+    this.#begin(this.#parts);
+    this.#parts = [];
+    this.#seq = message.seq;
+    this.#waits = false;
   }
+
+  /** Everything anew, from parts that may each hold any of it. */
+  #begin(parts: Body[]): void {
+    this.run = new Run();
+    this.era += 1;
+    this.#take(parts.length === 1 ? (parts[0] as Body) : joined(parts));
+  }
+
+  #take(body: Body): void {
+    this.run.add(body);
+    if (body.figures) this.figures = body.figures;
+    if (body.why) this.why = body.why;
+  }
+
+  #heard(ask: number): void {
+    clearTimeout(this.#asks.get(ask)?.timer);
+  }
+
+  #answered({ ask, ok, value, error }: { ask: number; ok: boolean; value: unknown; error: string }): void {
+    const kept = this.#asks.get(ask);
+    if (!kept) return;
+    clearTimeout(kept.timer);
+    this.#asks.delete(ask);
+    kept.told(ok ? "done" : "refused", value, error);
+  }
+}
+
+/** Parts of a history as one body: each table's columns end to end. */
+function joined(parts: Body[]): Body {
+  const whole: Record<string, unknown> = {};
+  for (const part of parts)
+    for (const [name, value] of Object.entries(part)) {
+      const before = whole[name];
+      if (before && isTable(value) && isTable(before)) {
+        for (const [column, values] of Object.entries(value)) before[column] = (before[column] ?? []).concat(values);
+      } else whole[name] = isTable(value) ? { ...value } : value;
+    }
+  return whole as Body;
+}
+
+function isTable(value: unknown): value is Record<string, unknown[]> {
+  return typeof value === "object" && value !== null && Object.values(value).every(Array.isArray);
 }
 
 /** Joins a board to a front end's model until `signal` aborts. */
 export function connect(model: AnyModel<Traits>, page: string, signal: AbortSignal | undefined): Board {
-  const board = new Board((message) => {
+  const send = (message: ToKernel) => {
     try {
       model.send(message);
-    } catch {
-      board.lose();
+    } catch (error) {
+      console.debug("mlx-notebook: the kernel cannot be reached", error);
     }
-  });
+  };
+  const board = new Board(send);
   const onMessage = (message: FromKernel) => board.hear(message);
-  const onSnapshot = () => board.hear(model.get("snapshot"));
+  const onSnapshot = () => board.snapshot(model.get("snapshot"));
   const onLoss = () => board.lose();
   model.on("msg:custom", onMessage);
   model.on("change:snapshot", onSnapshot);
+  // The widget manager's own event, when it gives up the model's connection: a kernel restart does that.
   model.on("comm_live_update", onLoss);
   signal?.addEventListener("abort", () => {
     model.off("msg:custom", onMessage);
     model.off("change:snapshot", onSnapshot);
     model.off("comm_live_update", onLoss);
   });
-  board.hear(model.get("snapshot"));
-  if (!board.final) model.send({ kind: "hello", page });
+  onSnapshot();
+  send({ kind: "hello", page, buffers: false });
   return board;
 }

@@ -1,100 +1,121 @@
-// What goes over the wire of the dashboard and the timeline. The mirror of `mlx_notebook/notebook/board_wire.py`.
+// What goes over the wire of the dashboard and the timeline: `docs/wire.md` in types.
 
 import type { Status } from "./wire";
 
-/** Records `first` on; `at` are microseconds, the first as it is, then differences. */
-export interface Log {
-  first: number;
-  missed: number;
-  at: number[];
-  kind: number[];
-  row: number[];
-  step: number[];
-  a: number[];
-  b: number[];
-  spent: number[];
-}
-
-export interface RowFacts {
-  id: number;
-  prompt: string;
-  status: Status;
-  cached: number;
-  limit: number;
-  priority: number;
-  waiting: string;
-  note: string;
+/** Columns of one length; a missing column is one of defaults, an absent table is an empty one. */
+export interface Requests {
+  id: number[];
+  status: Status[];
+  slot: number[];
+  priority: number[];
+  prompt_tokens: number[];
+  cached_tokens: number[];
+  prefilled: number[];
+  generated_tokens: number[];
+  max_tokens: number[];
+  submit: number[];
+  admit: number[];
+  first: number[];
+  end: number[];
+  reason: string[];
+  detail: string[];
+  rewinds: number[];
+  waiting: string[];
+  note: string[];
 }
 
 export interface Figures {
-  places: number;
   active: number;
   prefill: number;
   queued: number;
-  tps: number;
+  places: number | null;
+  tokens_per_s: number;
   kv_bytes: number;
-  kv_projected: number;
-  kv_budget: number;
-  weight_bytes: number;
-  cache_bytes: number;
-  cache_entries: number;
+  kv_projected_bytes: number;
+  kv_budget_bytes: number | null;
   cache_hits: number;
   cache_misses: number;
-  cache_tokens: number;
-  holder: string;
+  cache_tokens_reused: number;
+  lease_holder: string | null;
   paused: boolean;
-  pace: number;
-  closed: boolean;
-  now_us: number;
-}
-
-export interface Pieces {
-  id: number;
-  first: number;
-  pieces: string[];
-  p: (number | null)[];
-  top: [string, number][][];
+  stepping: number;
+  delay_ms: number;
+  steps: number;
+  model: string;
+  device: string;
+  missed: number;
 }
 
 export interface Why {
   code: string;
   text: string;
+  ms?: number;
 }
 
-export interface News {
-  kind: "news";
+export interface Body {
+  now?: number;
+  requests?: Requests;
+  titles?: { id: number[]; title: string[]; model: string[] };
+  steps?: { step: number[]; start: number[]; end: number[]; rows: number[]; queued: number[] };
+  chunks?: { row: number[]; step: number[]; from: number[]; to: number[]; start: number[]; end: number[] };
+  waits?: { at: number[]; row: number[]; cause: string[]; about: number[] };
+  controls?: { at: number[]; what: string[]; row: number[]; value: number[] };
+  tokens?: { row: number[]; step: number[]; n: number[]; user?: number[]; logprob?: (number | null)[] };
+  texts?: { row: number[]; n: number[]; text: string[] };
+  figures?: Figures;
+  /** Only in a saved page: the answers to "why" by row id. */
+  why?: Record<string, Why[]>;
+}
+
+export interface Snapshot {
   seq: number;
-  whole: boolean;
+  count: number;
+  view: "dashboard" | "timeline";
   title: string;
+  live: boolean;
   final: boolean;
-  log: Log | null;
-  rows: (Partial<RowFacts> & { id: number })[];
+  wants?: string[];
   figures: Figures | null;
-  texts: Pieces[];
-  /** Only in a page that was saved: the answers to "why" for each row. */
-  reasons?: Record<string, Why[]>;
+  /** Only in a saved page: everything. */
+  body?: Body;
 }
 
 export type FromKernel =
-  | News
-  | { kind: "ack"; ask: number; ok: boolean; words: string }
-  | { kind: "because"; ask: number; row: number; reasons: Why[] };
+  | ({ kind: "delta"; seq: number } & Body)
+  | ({ kind: "history"; seq: number; part: number; parts: number } & Body)
+  | { kind: "ack"; ask: number }
+  | { kind: "answer"; ask: number; ok: boolean; value: unknown; error: string };
 
-export type Action = "cancel" | "raise" | "extend" | "pause" | "resume" | "step" | "pace";
+export interface TokenFacts {
+  token_id: number;
+  text: string;
+  logprob: number | null;
+  top: { token_id: number; text: string; logprob: number }[];
+  ms: number | null;
+  shared: number[];
+}
+
+export type Asked =
+  | { do: "cancel"; rows: number[] }
+  | { do: "pause" | "resume" }
+  | { do: "step"; steps: number }
+  | { do: "pace"; ms: number }
+  | { do: "reprioritize"; row: number; priority: number }
+  | { do: "extend"; row: number; tokens: number }
+  | { do: "why"; row: number; at?: number }
+  | { do: "token"; row: number; n: number };
 
 export type ToKernel =
-  | { kind: "hello"; page: string }
+  | { kind: "hello"; page: string; buffers: false }
   | { kind: "view"; page: string; view: string; on: boolean }
   | { kind: "visible"; view: string; on: boolean }
   | { kind: "selection"; view: string; active: boolean }
   | { kind: "gone"; view: string }
-  | { kind: "want"; after: number }
-  | { kind: "follow"; rows: number[] }
-  | { kind: "do"; ask: number; action: Action; row: number; value: number }
-  | { kind: "why"; ask: number; row: number; at_us: number };
+  | { kind: "resync"; buffers: false }
+  | ({ kind: "ask"; ask: number } & Asked);
 
 export interface Traits {
-  snapshot: News;
+  snapshot: Snapshot;
   selected: number[];
   brush: number[];
 }

@@ -1,9 +1,9 @@
 // Every sentence and figure of the dashboard and the timeline, as text. No DOM here.
 
-import type { Board, Told } from "./board";
+import type { AskState, Board } from "./board";
 import type { Figures, Why } from "./boardwire";
 import { seconds } from "./chart";
-import type { Run, RunRow } from "./run";
+import type { RunRow } from "./run";
 
 const count = new Intl.NumberFormat("en");
 
@@ -40,45 +40,41 @@ export function number(n: number): string {
 
 /** The latest time that this page knows of, microseconds. */
 export function latest(board: Board): number {
-  const { run, figures } = board;
-  return Math.max(figures?.now_us ?? 0, run.at[run.columns - 1] ?? 0);
+  const { run } = board;
+  return Math.max(run.now, run.at[run.columns - 1] ?? 0);
 }
 
 export function waited(row: RunRow, now: number): string {
-  const end = row.admitAt >= 0 ? row.admitAt : row.endAt >= 0 ? row.endAt : now;
-  return seconds(Math.max(0, end - row.submitAt) / 1e6);
+  const end = row.admit >= 0 ? row.admit : row.end >= 0 ? row.end : now;
+  return seconds(Math.max(0, end - row.submit) / 1e6);
 }
 
 export function firstToken(row: RunRow): string {
-  return row.firstAt < 0 ? "" : seconds((row.firstAt - row.submitAt) / 1e6);
+  return row.first < 0 ? "" : seconds((row.first - row.submit) / 1e6);
 }
 
-export function eachToken(run: Run, row: RunRow): string {
-  const n = row.tokens.length;
-  const last = row.tokens[n - 1];
-  if (n < 2 || last === undefined || last < 0) return "";
-  return seconds(((run.at[last] ?? 0) - row.firstAt) / (n - 1) / 1e6);
+export function eachToken(row: RunRow, now: number): string {
+  if (row.generated < 2 || row.first < 0) return "";
+  return seconds(((row.end >= 0 ? row.end : now) - row.first) / (row.generated - 1) / 1e6);
 }
 
 export function answerTokens(row: RunRow): string {
-  return row.limit ? `${number(row.tokens.length)} of ${number(row.limit)}` : number(row.tokens.length);
+  return row.limit ? `${number(row.generated)} of ${number(row.limit)}` : number(row.generated);
 }
 
 /** What a row does, or why it doesn't: the sentence in its line. */
-export function doing(board: Board, row: RunRow): string {
-  const facts = board.factsOf(row.id);
-  if (row.status === "queued") return facts.waiting ? `waiting: ${facts.waiting}` : "waiting";
+export function doing(row: RunRow): string {
+  if (row.status === "queued") return row.waiting ? `waiting: ${row.waiting}` : "waiting";
   if (row.status === "prefill")
     return `reading the prompt, ${number(row.prefilled)} of ${many(row.promptTokens, "token")}${
       row.cached ? `, ${number(row.cached)} of them from the prompt cache` : ""
     }`;
-  return facts.note;
+  return row.note;
 }
 
 export function cacheShare(figures: Figures): string {
   const asked = figures.cache_hits + figures.cache_misses;
-  if (!asked) return "no prompts yet";
-  return `${figures.cache_hits} of ${number(asked)} found`;
+  return asked ? `${number(figures.cache_hits)} of ${number(asked)} found` : "nothing looked up yet";
 }
 
 /** What a column was, in one line. */
@@ -104,8 +100,9 @@ export function whyWords(reasons: Why[]): string[] {
 }
 
 /** What an asked-for action became, as a sentence. */
-export function outcome(state: Parameters<Told>[0], words: string, asked: string): string {
+export function outcome(state: AskState, value: unknown, error: string, asked: string): string {
   if (state === "asked") return `${asked}…`;
   if (state === "silent") return BUSY_KERNEL;
-  return words || (state === "done" ? `${asked}: done` : `${asked}: refused`);
+  if (state === "refused") return error || `${asked}: refused`;
+  return typeof value === "string" && value ? value : `${asked}: done`;
 }

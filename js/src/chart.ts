@@ -160,23 +160,18 @@ export function drawRow(
   faint = false,
 ): void {
   const { g, colours } = pen;
-  const now = run.columns;
+  const place = (time: number) => scale.moment(time, run.columnAfter(time));
   const bar = (from: number, to: number, top: number, height: number) => {
     const left = Math.max(x0, from);
     const right = Math.min(x1, to);
     if (right > left) g.fillRect(left, y + top, Math.max(1, right - left), height);
   };
-  const endTime = run.at[now - 1] ?? 0;
-  const waitEnd =
-    row.admitAt >= 0
-      ? scale.moment(row.admitAt, row.admitColumn)
-      : row.endAt >= 0
-        ? scale.moment(row.endAt, row.endColumn)
-        : scale.moment(endTime, now);
+  const now = scale.moment(run.at[run.columns - 1] ?? 0, run.columns);
+  const end = row.end >= 0 ? place(row.end) : now;
+  const waitEnd = row.admit >= 0 ? place(row.admit) : end;
   g.fillStyle = pen.hatch();
-  bar(scale.moment(row.submitAt, row.submitColumn), waitEnd, h * 0.2, h * 0.6);
-  if (row.admitAt >= 0) {
-    const end = row.endAt >= 0 ? scale.moment(row.endAt, row.endColumn) : scale.moment(endTime, now);
+  bar(place(row.submit), waitEnd, h * 0.2, h * 0.6);
+  if (row.admit >= 0) {
     g.fillStyle = colours.dim;
     bar(waitEnd, end, h / 2 - 0.5, 1);
   }
@@ -188,10 +183,10 @@ export function drawRow(
   }
   g.fillStyle = colours.decode;
   g.globalAlpha = faint ? 0.45 : 1;
-  drawTokens(row, scale, x0, x1, bar, h);
+  drawTokens(run, row, scale, x0, x1, bar, h);
   g.globalAlpha = 1;
-  if (row.endAt >= 0 && row.status in ENDINGS) {
-    const x = scale.moment(row.endAt, row.endColumn) + 2;
+  if (row.end >= 0 && row.status in ENDINGS) {
+    const x = end + 2;
     if (x >= x0 - 2 && x <= x1) {
       const status = row.status as keyof typeof ENDINGS;
       pen.text(ENDINGS[status], x, y + h - 3, colours[status], true);
@@ -201,6 +196,7 @@ export function drawRow(
 
 /** Tokens as blocks where there is room for a gap between them, else as stretches; stretches that touch are one. */
 function drawTokens(
+  run: Run,
   row: RunRow,
   scale: Scale,
   x0: number,
@@ -209,17 +205,18 @@ function drawTokens(
   h: number,
 ): void {
   const first = Math.floor(scale.column(x0)) - 1;
+  const runs = run.runsOf(row, first, Math.ceil(scale.column(x1)));
   let low = 0;
-  let high = row.runs.length;
+  let high = runs.length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if ((row.runs[middle] as [number, number])[1] < first) low = middle + 1;
+    if ((runs[middle] as [number, number])[1] < first) low = middle + 1;
     else high = middle;
   }
   let from = Number.NaN;
   let to = Number.NaN;
-  for (let i = low; i < row.runs.length; i++) {
-    const [a, b] = row.runs[i] as [number, number];
+  for (let i = low; i < runs.length; i++) {
+    const [a, b] = runs[i] as [number, number];
     const left = scale.left(a);
     if (left > x1) break;
     const width = scale.right(a) - left;

@@ -29,7 +29,6 @@ function widget() {
       el.append(view.root);
       view.draw();
       present(model, view.root, ending.signal);
-      board.want();
       return () => {
         model.off("change:selected", onChosen);
         ending.abort();

@@ -1,7 +1,7 @@
 // One request's line in the dashboard's table: its figures, why it waits, and what can be done to it.
 
-import type { Board, Told } from "./board";
-import type { Action } from "./boardwire";
+import type { AskState, Board } from "./board";
+import type { Asked } from "./boardwire";
 import { answerTokens, doing, eachToken, firstToken, number, SIGNS, STATES, waited } from "./boardwords";
 import { button, element, setText, show } from "./dom";
 import { Cell } from "./parts";
@@ -9,7 +9,7 @@ import { isOverRow, type RunRow } from "./run";
 
 export const MORE_TOKENS = 64;
 
-type Act = (action: Action, value: number, asked: string) => void;
+type Act = (asked: Asked, words: string) => void;
 
 export class DashRow {
   readonly root = element("tr", "mlx-request");
@@ -27,7 +27,7 @@ export class DashRow {
   #cancel = button("mlx-cancel", "Cancel");
   #sooner = button("mlx-sooner", "Sooner");
   #extend = button("mlx-extend", `+${MORE_TOKENS}`);
-  #limit = 0;
+  #priority = 0;
   #status = "";
 
   constructor(id: number, act: Act, choose: () => void) {
@@ -61,14 +61,16 @@ export class DashRow {
     );
     this.#pick.addEventListener("click", choose);
     this.#cancel.addEventListener("click", () => {
-      if (this.#cancel.getAttribute("aria-disabled") !== "true") act("cancel", 0, `Cancelling row ${id}`);
+      if (this.#cancel.getAttribute("aria-disabled") !== "true") act({ do: "cancel", rows: [id] }, `Cancelling row ${id}`);
     });
-    this.#sooner.addEventListener("click", () => act("raise", 1, `Raising the priority of row ${id}`));
-    this.#extend.addEventListener("click", () => act("extend", MORE_TOKENS, `Extending row ${id}`));
+    this.#sooner.addEventListener("click", () => {
+      this.#priority += 1;
+      act({ do: "reprioritize", row: id, priority: this.#priority }, `Raising the priority of row ${id}`);
+    });
+    this.#extend.addEventListener("click", () => act({ do: "extend", row: id, tokens: MORE_TOKENS }, `Extending row ${id}`));
   }
 
   update(board: Board, row: RunRow, now: number, chosen: boolean): void {
-    const facts = board.factsOf(row.id);
     const over = isOverRow(row);
     if (row.status !== this.#status) {
       this.#status = row.status;
@@ -76,11 +78,10 @@ export class DashRow {
       this.#sign.textContent = SIGNS[row.status];
       this.#word.textContent = STATES[row.status];
     }
-    if (facts.limit > this.#limit) this.#limit = facts.limit;
-    if (facts.limit > row.limit) row.limit = facts.limit;
-    setText(this.#prompt, facts.prompt);
-    this.#prompt.title = facts.prompt;
-    const words = doing(board, row);
+    this.#priority = row.priority;
+    setText(this.#prompt, row.title);
+    this.#prompt.title = row.title;
+    const words = doing(row);
     setText(this.#why, words);
     this.#why.title = words;
     show(this.#why, words !== "");
@@ -88,8 +89,8 @@ export class DashRow {
     this.#answer.set(answerTokens(row));
     this.#waited.set(waited(row, now));
     this.#first.set(firstToken(row));
-    this.#each.set(eachToken(board.run, row));
-    const acts = !over && !board.final && !board.lost;
+    this.#each.set(eachToken(row, now));
+    const acts = !over && board.acts;
     show(this.#cancel, acts);
     show(this.#sooner, acts && row.status === "queued");
     show(this.#extend, acts && row.status !== "queued");
@@ -99,7 +100,7 @@ export class DashRow {
   }
 
   /** What became of an action on this row. */
-  told(action: Action, state: Parameters<Told>[0]): void {
+  told(action: Asked["do"], state: AskState): void {
     if (action !== "cancel") return;
     const asked = state === "asked" || state === "done";
     setText(this.#cancel, asked ? "Cancelling…" : "Cancel");

@@ -1,7 +1,7 @@
 // The dashboard in one place of the page: figures and controls, places of the batch, rows, legend.
 
 import type { Board } from "./board";
-import type { Action } from "./boardwire";
+import type { Asked } from "./boardwire";
 import {
   bytes,
   cacheShare,
@@ -14,7 +14,7 @@ import {
   STATES,
   SIGNS,
 } from "./boardwords";
-import { drawAxis, drawRow, type Pen, prepare, type Scale, stepScale } from "./chart";
+import { drawAxis, drawRow, type Pen, prepare, type Scale, seconds, stepScale } from "./chart";
 import { DashRow } from "./dashrow";
 import { button, element, setText, show } from "./dom";
 import { Drawer, Figure, legend, onLook } from "./parts";
@@ -25,11 +25,11 @@ const GUTTER = 64;
 const MOST_ROWS = 200;
 const LOAD_HEIGHT = 46;
 const AXIS_HEIGHT = 16;
-const RATES: [number, string][] = [
+const DELAYS: [number, string][] = [
   [0, "full speed"],
-  [5, "slow: 5 steps/s"],
-  [2, "slow: 2 steps/s"],
-  [1, "slow: 1 step/s"],
+  [200, "slow motion: 0.2 s a step"],
+  [500, "slow motion: 0.5 s a step"],
+  [1000, "slow motion: 1 s a step"],
 ];
 
 export interface Choice {
@@ -101,14 +101,14 @@ export class DashView {
     const { root } = this;
     root.setAttribute("role", "group");
     root.setAttribute("data-lm-suppress-shortcuts", "true");
-    for (const [rate, words] of RATES) {
+    for (const [rate, words] of DELAYS) {
       const option = element("option", "", words);
       option.value = String(rate);
       this.#pace.append(option);
     }
     this.#pace.dataset.stop = "text";
     this.#pace.setAttribute("aria-label", "speed of the scheduler");
-    this.#pace.title = "Slow motion: so many steps a second, to watch what the scheduler does";
+    this.#pace.title = "Slow motion: a rest after each step, to watch what the scheduler does";
     this.#pause.dataset.stop = "button";
     this.#pause.title = "Hold the scheduler after this step: nothing is lost, every row waits";
     this.#step.dataset.stop = "button";
@@ -143,12 +143,12 @@ export class DashView {
     );
     this.#pause.addEventListener("click", () => {
       const held = this.#board.figures?.paused ?? false;
-      this.#act(held ? "resume" : "pause", 0, 0, held ? "Resuming" : "Pausing after this step");
+      this.#act({ do: held ? "resume" : "pause" }, held ? "Resuming" : "Pausing after this step");
     });
-    this.#step.addEventListener("click", () => this.#act("step", 0, 1, "One step"));
+    this.#step.addEventListener("click", () => this.#act({ do: "step", steps: 1 }, "One step"));
     this.#pace.addEventListener("change", () => {
-      const rate = Number(this.#pace.value);
-      this.#act("pace", 0, rate, rate ? "Slow motion" : "Full speed");
+      const ms = Number(this.#pace.value);
+      this.#act({ do: "pace", ms }, ms ? "Slow motion" : "Full speed");
     });
     this.#watchCanvas();
   }
@@ -175,23 +175,22 @@ export class DashView {
     return element("thead", "", row);
   }
 
-  #act(action: Action, row: number, value: number, asked: string): void {
-    this.#board.act(action, row, value, (state, words) => {
-      setText(this.#message, outcome(state, words, asked));
+  #act(asked: Asked, words: string, row = 0): void {
+    this.#board.ask(asked, (state, value, error) => {
+      setText(this.#message, outcome(state, value, error, words));
       show(this.#message, true);
-      this.#rows.get(row)?.told(action, state);
+      this.#rows.get(row)?.told(asked.do, state);
     });
   }
 
   #drawFigures(): void {
-    const { figures, title, final, lost, run } = this.#board;
+    const { figures, title, final, lost, acts } = this.#board;
     this.root.setAttribute("aria-label", `Scheduler of ${title}`);
     setText(this.#title, title);
-    const on = !final && !lost;
-    for (const control of [this.#pause, this.#step, this.#pace]) show(control, on);
+    for (const control of [this.#pause, this.#step, this.#pace]) show(control, acts);
     show(this.#message, this.#message.textContent !== "");
     const paused = figures?.paused ?? false;
-    const pace = figures?.pace ?? 0;
+    const pace = figures?.delay_ms ?? 0;
     setText(this.#pause, paused ? "▶ Resume" : "❚❚ Pause");
     this.#pause.setAttribute("aria-pressed", String(paused));
     if (document.activeElement !== this.#pace) this.#pace.value = String(pace);
@@ -200,26 +199,25 @@ export class DashView {
       : final
         ? ""
         : pace
-          ? `Slow motion: ${many(pace, "step")} a second. Rows answer slowly on purpose.`
+          ? `Slow motion: ${seconds(pace / 1000)} of rest after each step, on purpose.`
           : paused
             ? "Paused: no row moves until you resume, step, or interrupt the kernel."
-            : figures?.holder
-              ? `The device is held by ${figures.holder}; rows of this model wait for it.`
-              : run.policyFailed
-                ? "The order-of-admission function raised an error; rows come in their order of arrival instead."
-                : "";
+            : figures?.missed
+              ? `The beginning is gone: ${many(figures.missed, "record")} of the log were overwritten before this view looked.`
+              : "";
     setText(this.#banner, banner);
     show(this.#banner, banner !== "");
     if (!figures) return;
     const taken = figures.active + figures.prefill;
-    this.#places.set(String(taken), ` of ${many(figures.places, "place")}`);
+    this.#places.set(String(taken), figures.places ? ` of ${many(figures.places, "place")}` : " places taken");
     this.#queue.set(number(figures.queued), " waiting");
-    this.#rate.set(figures.tps < 10 ? figures.tps.toFixed(1) : number(Math.round(figures.tps)), " tokens/s");
-    const unlimited = figures.kv_budget <= 0 || figures.kv_budget >= 2 ** 52;
-    this.#memory.set(bytes(figures.kv_bytes), unlimited ? " (no budget)" : ` of ${bytes(figures.kv_budget)}`);
-    const share = unlimited ? 0 : figures.kv_bytes / figures.kv_budget;
+    const rate = figures.tokens_per_s;
+    this.#rate.set(rate < 10 ? rate.toFixed(1) : number(Math.round(rate)), " tokens/s");
+    const budget = figures.kv_budget_bytes;
+    this.#memory.set(bytes(figures.kv_bytes), budget ? ` of ${bytes(budget)}` : " (no budget)");
+    const share = budget ? figures.kv_bytes / budget : 0;
     this.#memoryBar.style.width = `${Math.min(100, 100 * share).toFixed(1)}%`;
-    this.#cache.set(cacheShare(figures), figures.cache_tokens ? `, ${number(figures.cache_tokens)} tokens reused` : "");
+    this.#cache.set(cacheShare(figures), figures.cache_tokens_reused ? `, ${number(figures.cache_tokens_reused)} tokens reused` : "");
     setText(
       this.#spoken,
       `${many(taken, "row")} in the batch, ${figures.queued} waiting${paused ? ", paused" : ""}${banner && lost ? banner : ""}`,
@@ -244,7 +242,7 @@ export class DashView {
       if (!line) {
         line = new DashRow(
           id,
-          (action, value, asked) => this.#act(action, id, value, asked),
+          (asked, words) => this.#act(asked, words, id),
           () => this.#choose(id),
         );
         this.#rows.set(id, line);
@@ -272,7 +270,7 @@ export class DashView {
   #drawChart(): void {
     const { run, figures } = this.#board;
     const width = this.root.clientWidth || 600;
-    const lanes = Math.min(64, Math.max(figures?.places ?? 1, run.lanes.length, 1));
+    const lanes = Math.min(64, Math.max(figures?.places ?? 1, ...[...run.rows.values()].map((row) => row.slot + 1)));
     const pitch = lanes <= 8 ? 22 : lanes <= 16 ? 15 : lanes <= 32 ? 10 : 7;
     const height = 6 + lanes * pitch + 8 + LOAD_HEIGHT + AXIS_HEIGHT;
     const pen = prepare(this.#canvas, width, height, this.root);
@@ -315,12 +313,12 @@ export class DashView {
       pen.g.fillRect(GUTTER, y + h + 1, right - GUTTER, 1);
     }
     for (const row of run.rows.values()) {
-      if (row.lane < 0 || row.lane >= lanes) continue;
-      const begin = Math.max(GUTTER, scale.left(row.admitColumn));
-      if (begin > right || (row.endAt >= 0 && scale.left(row.endColumn) + 12 < GUTTER)) continue;
-      const y = 6 + row.lane * pitch;
+      if (row.slot < 0 || row.slot >= lanes || row.admit < 0) continue;
+      const begin = Math.max(GUTTER, scale.left(run.columnAfter(row.admit)));
+      const end = row.end >= 0 ? scale.left(run.columnAfter(row.end)) : scale.left(run.columns);
+      if (begin > right || end + 12 < GUTTER) continue;
+      const y = 6 + row.slot * pitch;
       drawRow(pen, run, row, scale, y, h, begin, right, chosen.length > 0 && !chosen.includes(row.id));
-      const end = row.endAt >= 0 ? scale.left(row.endColumn) : right;
       if (pitch > 12 && end - begin > 34) this.#label(pen, `#${row.id}`, begin + 3, y, h);
     }
   }
