@@ -80,6 +80,9 @@ def _in_words(recording: Recording, row: RequestTrace, group: list[Segment]) -> 
     if group[0].phase == "queue":
         rows = _who_ran(recording, row, group)
     text = _WORDS[code](row, group, rows)
+    ahead = _ahead(recording, row, group) if code in _IN_LINE else ()
+    if ahead:
+        text += f" {named(ahead).capitalize()} stood before it."
     return TimedReason(code, f"{figure(ms)} {text}", ms, rows)
 
 
@@ -120,12 +123,25 @@ def _overlap(other: RequestTrace, one: Segment) -> bool:
 def _batch_full(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
     places = max(one.about for one in group)
     taken = "the one place was taken" if places == 1 else f"all {places} places were taken"
-    return f"in the queue: {taken}{f' ({named(rows)})' if rows else ''}{_behind(row, group)}."
+    return f"in the queue: {taken}{f' ({named(rows)})' if rows else ''}."
 
 
-def _behind(row: RequestTrace, group: list[Segment]) -> str:
-    heads = [head for head in dict.fromkeys(one.head for one in group) if head not in (0, row.id)]
-    return f", and {named(heads)} stood before it" if heads else ""
+def _ahead(recording: Recording, row: RequestTrace, group: list[Segment]) -> tuple[int, ...]:
+    """Rows that waited too when this began, and came before it."""
+    start = group[0].start_ns
+    mine = row.admit_ns if row.admit_ns >= 0 else 1 << 62
+    heads = {one.head for one in group}
+    return tuple(
+        other.id
+        for other in recording.requests.values()
+        if other.id != row.id
+        and other.waits_at(start)
+        and (
+            0 <= other.admit_ns < mine
+            or (other.admit_ns == mine and other.heard_ns < row.heard_ns)
+            or other.id in heads
+        )
+    )
 
 
 def _budget(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
@@ -142,8 +158,8 @@ def _megabytes(nbytes: int) -> str:
 
 
 def _alone(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
-    del rows
-    return f"in the queue: {named({one.about for one in group})} had to run alone{_behind(row, group)}."
+    del row, rows
+    return f"in the queue: {named({one.about for one in group})} had to run alone."
 
 
 def _empty(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
@@ -227,6 +243,8 @@ def _cold(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str
 def _says(text: str) -> Callable[[RequestTrace, list[Segment], tuple[int, ...]], str]:
     return lambda _row, _group, _rows: text
 
+
+_IN_LINE = ("queue-batch-full", "queue-budget", "queue-alone", "queue-empty", "queue-static-policy")
 
 _WORDS: dict[str, Callable[[RequestTrace, list[Segment], tuple[int, ...]], str]] = {
     "queue-turn": _says("in the queue until the engine was done with what it was at."),

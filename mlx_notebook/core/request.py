@@ -97,3 +97,9 @@ class Request:
     boundaries: tuple[int, ...] = ()
     code: UserCode = field(default_factory=UserCode)
     owned: tuple[Callable[[], None], ...] = ()
+
+
+def with_limit(request: Request, max_tokens: int) -> Request:
+    """The same request with another answer limit; what it owns is the same too."""
+    sampling = replace(request.shape.sampling, max_tokens=max_tokens)
+    return replace(request, shape=replace(request.shape, sampling=sampling))

@@ -21,6 +21,7 @@ from mlx_notebook.core.line import WaitingLine
 from mlx_notebook.core.memory import Memory
 from mlx_notebook.core.placement import Mechanism
 from mlx_notebook.core.policy import BuiltIn
+from mlx_notebook.core.request import with_limit
 from mlx_notebook.core.ring import Control, Kind, Ring, WaitCause
 from mlx_notebook.core.rows import Chunk, FinishDetail, FinishReason, Row, RowStatus
 from mlx_notebook.core.scheduler_settings import UNLIMITED, Counters, LeaseState, SchedulerSettings
@@ -448,10 +449,9 @@ class Scheduler:
         over = self.memory.over_by(row, need)
         if over > 0:
             return [ev.Extended(row.id, held, "budget", self.memory.budget + over, self.memory.budget)]
-        sampling = replace(before.shape.sampling, max_tokens=held + event.tokens)
-        row.request = replace(before, shape=replace(before.shape, sampling=sampling))
-        self._record_control(event.at_ns, Control.LIMIT, sampling.max_tokens, row.id)
-        return [ev.Extended(row.id, sampling.max_tokens), *(ev.Evict(one) for one in self.memory.extend(row))]
+        row.request = with_limit(before, held + event.tokens)
+        self._record_control(event.at_ns, Control.LIMIT, held + event.tokens, row.id)
+        return [ev.Extended(row.id, held + event.tokens), *(ev.Evict(one) for one in self.memory.extend(row))]
 
     def _record_control(self, at_ns: int, what: Control, value: int = 0, row_id: int = 0) -> list[ev.Instruction]:
         self.ring.record(at_ns, Kind.CONTROL, row_id, self.counters.steps, what, value)
