@@ -121,6 +121,7 @@ def _overlap(other: RequestTrace, one: Segment) -> bool:
 
 
 def _batch_full(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
+    del row
     places = max(one.about for one in group)
     taken = "the one place was taken" if places == 1 else f"all {places} places were taken"
     return f"in the queue: {taken}{f' ({named(rows)})' if rows else ''}."

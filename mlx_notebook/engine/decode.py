@@ -131,8 +131,9 @@ def commit(rows: Sequence[RowState], tokens: Sequence[Read | None], context_leng
             row.request.id, told.token_id, told.text + row.text.flush(), told.logprob, error=error
         )
     for row in rows:
-        if row.user_ns and (spent := take_time(row)) and (outcome := outcomes.get(row.request.id)) is not None:
-            outcomes[row.request.id] = replace(outcome, user_ns=spent)
+        spent = take_time(row) if row.user_ns else 0
+        if spent and row.request.id in outcomes:
+            outcomes[row.request.id] = replace(outcomes[row.request.id], user_ns=spent)
     return list(outcomes.values())
 
 
