@@ -105,6 +105,14 @@ export class Pen {
     });
   }
 
+  /** Words that fit into so many pixels; what is too long ends in "…". */
+  fitted(words: string, width: number, bold = false): string {
+    this.g.font = `${bold ? "600 " : ""}11px system-ui, sans-serif`;
+    const full = this.g.measureText(words).width;
+    if (full <= width) return words;
+    return `${words.slice(0, Math.max(1, Math.floor((words.length * width) / full) - 2)).trimEnd()}…`;
+  }
+
   text(words: string, x: number, y: number, colour: string, bold = false): void {
     this.g.fillStyle = colour;
     this.g.font = `${bold ? "600 " : ""}11px system-ui, sans-serif`;
@@ -264,6 +272,7 @@ function nice(n: number): number {
 }
 
 export function seconds(s: number): string {
+  if (s <= 0) return "0 s";
   if (s < 0.001) return `${Math.round(s * 1e6)} µs`;
   if (s < 0.01) return `${(s * 1000).toFixed(1)} ms`;
   if (s < 1) return `${Math.round(s * 1000)} ms`;

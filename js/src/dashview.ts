@@ -271,10 +271,11 @@ export class DashView {
     const { run, figures } = this.#board;
     const width = this.root.clientWidth || 600;
     const lanes = Math.min(64, Math.max(figures?.places ?? 1, ...[...run.rows.values()].map((row) => row.slot + 1)));
-    const pitch = lanes <= 8 ? 22 : lanes <= 16 ? 15 : lanes <= 32 ? 10 : 7;
+    const pitch = lanes <= 8 ? 27 : lanes <= 16 ? 15 : lanes <= 32 ? 10 : 7;
     const height = 6 + lanes * pitch + 8 + LOAD_HEIGHT + AXIS_HEIGHT;
     const pen = prepare(this.#canvas, width, height, this.root);
-    const column = width < 500 ? 7 : 9;
+    const narrowest = width < 500 ? 7 : 9;
+    const column = Math.min(18, Math.max(narrowest, (width - GUTTER - 14) / Math.max(1, run.columns)));
     const fit = Math.floor((width - GUTTER - 14) / column);
     const from = Math.max(0, run.columns - fit);
     const scale = stepScale(GUTTER, from, column);
@@ -305,10 +306,12 @@ export class DashView {
   #drawLanes(pen: Pen, scale: Scale, lanes: number, pitch: number, right: number): void {
     const { run } = this.#board;
     const chosen = this.#chosen.get();
-    const h = pitch - (pitch > 12 ? 5 : 2);
+    // Where there is room, a line for the rows' numbers stands above each place.
+    const above = pitch > 20 ? 10 : 0;
+    const h = pitch - above - (pitch > 12 ? 4 : 2);
     for (let lane = 0; lane < lanes; lane++) {
-      const y = 6 + lane * pitch;
-      if (pitch > 12 || lane % 8 === 0) pen.text(`place ${lane + 1}`, 12, y + Math.min(h, 12), pen.colours.dim);
+      const y = 6 + lane * pitch + above;
+      if (pitch > 12 || lane % 8 === 0) pen.text(`place ${lane + 1}`, 12, y + Math.min(h, 11), pen.colours.dim);
       pen.g.fillStyle = pen.colours.line;
       pen.g.fillRect(GUTTER, y + h + 1, right - GUTTER, 1);
     }
@@ -317,18 +320,13 @@ export class DashView {
       const begin = Math.max(GUTTER, scale.left(run.columnAfter(row.admit)));
       const end = row.end >= 0 ? scale.left(run.columnAfter(row.end)) : scale.left(run.columns);
       if (begin > right || end + 12 < GUTTER) continue;
-      const y = 6 + row.slot * pitch;
+      const y = 6 + row.slot * pitch + above;
       drawRow(pen, run, row, scale, y, h, begin, right, chosen.length > 0 && !chosen.includes(row.id));
-      if (pitch > 12 && end - begin > 34) this.#label(pen, `#${row.id}`, begin + 3, y, h);
+      if (!above || end - begin < 12) continue;
+      const bold = chosen.includes(row.id);
+      const name = end - begin > 90 && row.title ? `#${row.id} \u2068${row.title.slice(0, 80)}\u2069` : `#${row.id}`;
+      pen.text(pen.fitted(name, Math.max(20, end - begin - 8), bold), begin, y - 2, bold ? pen.colours.fg : pen.colours.dim, bold);
     }
-  }
-
-  #label(pen: Pen, words: string, x: number, y: number, h: number): void {
-    const { g, colours } = pen;
-    g.font = "11px system-ui, sans-serif";
-    g.fillStyle = colours.bg;
-    g.fillRect(x, y + 2, g.measureText(words).width + 6, h - 4);
-    pen.text(words, x + 3, y + h - 5, colours.fg);
   }
 
   #drawLoad(pen: Pen, scale: Scale, y: number, from: number, right: number, places: number): void {

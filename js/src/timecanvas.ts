@@ -198,7 +198,7 @@ export class TimeCanvas {
     g.rect(0, y - 3, this.#gutter - 6, PITCH);
     g.clip();
     // Isolated, so that a right-to-left prompt cannot turn its number around.
-    const name = this.#gutter > 100 && row.title ? `#${row.id} \u2068${row.title.slice(0, 60)}\u2069` : `#${row.id}`;
+    const name = this.#gutter > 100 && row.title ? `#${row.id} \u2068${pen.fitted(row.title.slice(0, 80), this.#gutter - 54, chosen)}\u2069` : `#${row.id}`;
     const mark = chosen ? (this.chosen.indexOf(row.id) === 0 ? "▸ " : "▹ ") : "";
     pen.text(mark + name, 12, y + 11, chosen ? colours.fg : colours.dim, chosen);
     g.restore();

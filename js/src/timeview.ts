@@ -42,6 +42,7 @@ export class TimeView {
   #hot = -1;
   #hotRow: RunRow | null = null;
   #brush: [number, number] | null = null;
+  #compared = "";
 
   constructor(board: Board, chosen: TimeChoice, signal: AbortSignal) {
     this.#board = board;
@@ -309,22 +310,30 @@ export class TimeView {
     this.#drawCompare(chosen.map((id) => run.rows.get(id) as RunRow));
   }
 
-  /** Two rows beside each other, in one sentence a difference. */
+  /** Two rows beside each other. */
   #drawCompare([a, b]: RunRow[]): void {
     show(this.#compare, b !== undefined);
     if (!a || !b) return;
     const now = latest(this.#board);
     const steps = new Set(a.tokens);
     const shared = b.tokens.filter((column) => steps.has(column)).length;
-    const pairs: [string, string, string][] = [
+    const lines: [string, string, string][] = [
+      ["compared", `#${a.id}`, `#${b.id}`],
       ["waited", waited(a, now), waited(b, now)],
       ["first token after", firstToken(a) || "–", firstToken(b) || "–"],
       ["each token", eachToken(a, now) || "–", eachToken(b, now) || "–"],
       ["prompt from the cache", `${a.cached} of ${a.promptTokens}`, `${b.cached} of ${b.promptTokens}`],
+      ["steps that both were in", String(shared), String(shared)],
     ];
-    const words = pairs.map(([what, one, other]) => `${what}: #${a.id} ${one}, #${b.id} ${other}`);
-    words.push(`${many(shared, "step")} shared`);
-    setText(this.#compare, `Compared. ${words.join(" · ")}`);
+    const words = lines.map((line) => line.join("\t")).join("\n");
+    if (words === this.#compared) return;
+    this.#compared = words;
+    const rows = lines.map(([what, one, other], i) => {
+      const name = element("th", "mlx-left", what);
+      name.scope = i ? "row" : "col";
+      return element("tr", "", name, element(i ? "td" : "th", "", one), element(i ? "td" : "th", "", other));
+    });
+    this.#compare.replaceChildren(element("table", "mlx-table mlx-compare-table", element("tbody", "", ...rows)));
   }
 
   #drawTable(rows: RunRow[], chosen: number[]): void {
