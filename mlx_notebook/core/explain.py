@@ -217,14 +217,14 @@ def _prefill(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> 
 
 def _interleaved(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
     del row, group
-    return f"with a place but between its own chunks: {named(rows) or 'other rows'} had their turn."
+    return f"with a place but between its own chunks: it was the turn of {named(rows) or 'other rows'}."
 
 
 def _behind_chunk(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
     del row
     times = "once" if len(group) == 1 else f"{len(group)} times"
-    whose = named(rows, "row", "rows") or "another row"
-    return f"held up {times} while a chunk of the prompt of {whose} was read."
+    what = "the prompt of" if len(rows) < 2 else "chunks of the prompts of"
+    return f"held up {times} while {what} {named(rows) or 'another row'} {'was' if len(rows) < 2 else 'were'} read."
 
 
 def _user_code(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
@@ -255,7 +255,7 @@ _WORDS: dict[str, Callable[[RequestTrace, list[Segment], tuple[int, ...]], str]]
     "queue-alone": _alone,
     "queue-empty": _empty,
     "queue-static-policy": _static,
-    "queue-device": _says("in the queue for the device, which somebody else held."),
+    "queue-device": _says("in the queue for the device: one model, load or lease has it at a time."),
     "paused": _says("paused by hand."),
     "prefill": _prefill,
     "prefill-interleaved": _interleaved,

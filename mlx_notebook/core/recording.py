@@ -120,6 +120,7 @@ class Recording:
         tokens: `row, step, n, token_id, at, user`: `user` is nanoseconds of the user's own code, 0 mostly.
         waits: `at, row, cause, about`: from then on the line's head waits for that (WaitCause).
         controls: `at, what, row, value`: `what` is a place in CONTROLS.
+        memory: `at, rows, kept`: bytes that rows may take at most, and that kept prefixes take.
         missed: records that were overwritten before they came here.
         begin_ns, now_ns: of the first and the last record; -1 while there is none.
         clock: counts records; to be compared with a request's `changed`.
@@ -127,11 +128,13 @@ class Recording:
 
     def __init__(self) -> None:
         self.requests: dict[int, RequestTrace] = {}
+        self._touched: dict[int, RequestTrace] = {}
         self.steps = Table("step", "start", "end", "rows", "queued")
         self.chunks = Table("row", "step", "from", "to", "start", "end")
         self.tokens = Table("row", "step", "n", "token_id", "at", "user")
         self.waits = Table("at", "row", "cause", "about")
         self.controls = Table("at", "what", "row", "value")
+        self.memory = Table("at", "rows", "kept")
         self.missed = 0
         self.begin_ns = self.now_ns = NOT_YET
         self.clock = 0
@@ -155,20 +158,32 @@ class Recording:
 
     def trim(self, keep: int) -> None:
         """Let the oldest go, so that about `keep` tokens and as many entries of each table stay, and their requests."""
-        for table in (self.steps, self.chunks, self.tokens, self.waits, self.controls):
+        for table in (self.steps, self.chunks, self.tokens, self.waits, self.controls, self.memory):
             table.trim(keep)
         excess = len(self.requests) - keep // 20
         if excess > 0:
             over = [row.id for row in self.requests.values() if row.status.final][:excess]
             for row_id in over:
                 del self.requests[row_id]
+                self._touched.pop(row_id, None)
 
-    def request(self, row_id: int) -> RequestTrace:
-        """The request of that id; one whose beginning was missed is made up as far as it is known."""
-        found = self.requests.get(row_id)
-        if found is None:
-            found = self.requests[row_id] = RequestTrace(row_id, whole=False)
+    def changed_since(self, clock: int) -> list[RequestTrace]:
+        """Requests of which something changed after the recording's clock said that, latest first."""
+        found = []
+        for row in reversed(self._touched.values()):
+            if row.changed <= clock:
+                break
+            found.append(row)
         return found
+
+    def _change(self, row_id: int) -> RequestTrace:
+        """The request of that id, about to change; one whose beginning was missed is made up as far as it is known."""
+        row = self._touched.pop(row_id, None) or self.requests.get(row_id)
+        if row is None:
+            row = self.requests[row_id] = RequestTrace(row_id, whole=False)
+        self._touched[row_id] = row
+        row.changed = self.clock
+        return row
 
     # ------------------------------------------------------------ one record
 
@@ -176,8 +191,8 @@ class Recording:
         self, at: int, row_id: int, step: int, token_id: int, n: int, user: int
     ) -> None:
         self.tokens.add(row_id, step, n, token_id, at, user)
-        row = self.request(row_id)
-        row.generated_tokens, row.changed, row.last_ns = n, self.clock, at
+        row = self._change(row_id)
+        row.generated_tokens, row.last_ns = n, at
         row.status = RowStatus.DECODE
         if len(row.returns) < len(row.rewinds):
             row.returns.append(at)
@@ -188,26 +203,28 @@ class Recording:
         self, kind: Kind, at: int, row_id: int, step: int, a: int, b: int, spent: int
     ) -> None:
         if kind is Kind.SUBMIT:
-            row = self.request(row_id)
+            row = self._change(row_id)
             row.prompt_tokens, row.max_tokens, row.submit_ns, row.heard_ns = a, b, at - spent, at
-            row.whole, row.changed = True, self.clock
+            row.whole = True
         elif kind is Kind.ADMIT:
-            row = self.request(row_id)
-            row.cached_tokens, row.slot, row.status, row.changed = a, b, RowStatus.PREFILL, self.clock
+            row = self._change(row_id)
+            row.cached_tokens, row.slot, row.status = a, b, RowStatus.PREFILL
             row.prefilled = a if row.admit_ns < 0 else 0
             row.admit_ns = at if row.admit_ns < 0 else row.admit_ns
         elif kind is Kind.CHUNK:
             self.chunks.add(row_id, step, a, b, at - spent, at)
-            row = self.request(row_id)
-            row.prefilled, row.changed = b, self.clock
+            row = self._change(row_id)
+            row.prefilled = b
         elif kind is Kind.END:
-            row = self.request(row_id)
-            row.end_ns, row.changed = at, self.clock
+            row = self._change(row_id)
+            row.end_ns = at
             row.reason = _REASONS[a] if a >= 0 else None
             row.detail = _DETAILS[b] if b >= 0 else None
             row.status = RowStatus.FAILED if row.reason is None else row.reason.status
         elif kind is Kind.WAIT:
             self.waits.add(at, row_id, a, b)
+        elif kind is Kind.MEMORY:
+            self.memory.add(at, a, b)
         else:
             self._control(kind, at, row_id, a, b)
 
@@ -220,15 +237,15 @@ class Recording:
             row_id = b  # which of our places in the line somebody stands behind
         self.controls.add(at, what, row_id, value)
         if kind is Kind.REWIND:
-            row = self.request(row_id)
+            row = self._change(row_id)
             row.rewinds.append(at)
-            row.status, row.prefilled, row.slot, row.changed = RowStatus.QUEUED, 0, NOT_YET, self.clock
+            row.status, row.prefilled, row.slot = RowStatus.QUEUED, 0, NOT_YET
         elif what == CONTROLS.index("priority"):
-            row = self.request(row_id)
-            row.priority, row.changed = value, self.clock
+            row = self._change(row_id)
+            row.priority = value
         elif what == CONTROLS.index("limit"):
-            row = self.request(row_id)
-            row.max_tokens, row.changed = value, self.clock
+            row = self._change(row_id)
+            row.max_tokens = value
 
     # ------------------------------------------------------------ looking things up
 

@@ -25,6 +25,7 @@ class Kind(IntEnum):
     REWIND: the row starts again. POLICY: the policy failed.
     LEASE: a = 1 granted, 0 given back, 2 somebody waits behind us, 3 nobody does any more; b = our place in the line.
     WAIT: why the head of the line (`row`) waits from now on: a = WaitCause, b = what it says.
+    MEMORY: from now on rows may take `a` bytes at most, and kept prefixes take `b`.
     CONTROL: a = Control, b = its value; `row` where it is about one.
     """
 
@@ -39,6 +40,7 @@ class Kind(IntEnum):
     POLICY = 9
     WAIT = 10
     CONTROL = 11
+    MEMORY = 12
 
 
 class WaitCause(IntEnum):

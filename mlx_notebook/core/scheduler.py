@@ -60,6 +60,7 @@ class Scheduler:
         self.reins = Reins()
         self._slots = Slots()
         self._noted = (0, WaitCause.NONE, 0)
+        self._noted_memory = (0, 0)
 
     def handle(self, event: ev.Event) -> list[ev.Instruction]:
         """Take one event, change the state, return what to do, in order."""
@@ -234,6 +235,7 @@ class Scheduler:
             admitted, head = self._admit(event)
             steps += admitted
         self._note_wait(event.at_ns, head)
+        self._note_memory(event.at_ns)
         if self._running:
             self.reins.computed()
         parts = self.planner.plan(self._prefilling, rows_wait=bool(self._decoding))
@@ -274,6 +276,12 @@ class Scheduler:
         if noted != self._noted:
             self._noted = noted
             self.ring.record(at_ns, Kind.WAIT, noted[0], self.counters.steps, noted[1], noted[2])
+
+    def _note_memory(self, at_ns: int) -> None:
+        noted = (self.memory.projected, self.memory.prefixes.nbytes)
+        if noted != self._noted_memory:
+            self._noted_memory = noted
+            self.ring.record(at_ns, Kind.MEMORY, step=self.counters.steps, a=noted[0], b=noted[1])
 
     def _why_waits(self, row: Row) -> tuple[WaitCause, int]:
         if self.reins.held:

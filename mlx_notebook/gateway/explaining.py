@@ -44,7 +44,9 @@ def explain_row(
     if record.id not in recording.requests:
         return [_unknown(engine, record, now)]
     reasons = explain(recording, record.id, at_ns=at_ns, now_ns=now)
-    reasons = [_with_holders(recording, record.id, one) if one.code == "queue-device" else one for one in reasons]
+    reasons = [
+        _with_holders(engine, recording, record.id, one) if one.code == "queue-device" else one for one in reasons
+    ]
     if at_ns is not None:
         return reasons
     endings = [one for one in reasons if one.code.startswith("ended-")]
@@ -61,7 +63,7 @@ def _unknown(engine: Engine, record: RowRecord, now_ns: int) -> TimedReason:
     return TimedReason("log-overwritten", f"The log is bounded and has forgotten this request: {', '.join(known)}.")
 
 
-def _with_holders(recording: Recording, row_id: int, reason: TimedReason) -> TimedReason:
+def _with_holders(engine: Engine, recording: Recording, row_id: int, reason: TimedReason) -> TimedReason:
     """Name who held the device meanwhile."""
     stretches = [
         (one.start_ns / 1e9, one.end_ns / 1e9)
@@ -72,11 +74,12 @@ def _with_holders(recording: Recording, row_id: int, reason: TimedReason) -> Tim
     held = [
         f"{past.owner} ({past.kind})"
         for past in list(lease.past)
-        if any(past.start < end and past.end > start for start, end in stretches)
+        if (past.owner, past.kind) != (engine.name, "rows")
+        and any(past.start < end and past.end > start for start, end in stretches)
     ]
     holder = lease.holder
     now = time.monotonic()
-    if holder is not None and any(end > now - holder.age_s for _, end in stretches):
+    if holder is not None and holder.owner != engine.name and any(end > now - holder.age_s for _, end in stretches):
         held.append(f"{holder.owner} ({holder.kind})")
     names = list(dict.fromkeys(held))
     return replace(reason, text=f"{reason.text} It was held by {' and '.join(names)}.") if names else reason

@@ -97,6 +97,19 @@ class Handle:
         """What the model has written inside its thinking marks until now; None if it has not thought."""
         return self._record.reasoning
 
+    @property
+    def title(self) -> str:
+        """The first line of what the user wrote."""
+        return self._record.row.request.title
+
+    def pieces(self, after: int = 0) -> list[str]:
+        """The text that each token (after the first `after`) brought, so far; never waits."""
+        return self._record.pieces(after)
+
+    def logprobs_so_far(self) -> list[TokenLogprob]:
+        """Log-probabilities of the tokens so far, empty if they were not asked for; never waits."""
+        return self._record.logprobs[:] if self.options.get("logprobs") is not None else []
+
     def text_from(self, position: int) -> str:
         """The text after its first `position` characters; never waits."""
         return self.text_so_far[position:] if self._record.length > position else ""

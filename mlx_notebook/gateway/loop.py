@@ -66,6 +66,8 @@ class EngineLoop:
         self._places = places
         self._dirty: set[RowRecord] = set()
         self._flushed_ns = 0
+        self.born_ns = self.last_seen_ns
+        self._computed = False
         self.steps_left = 0
         self.rested = Bell()
 
@@ -73,7 +75,7 @@ class EngineLoop:
         """Serve until told to stop, then end every row that is left, those too that the scheduler hasn't seen."""
         while not stopping():
             self._do_what_came()
-            if self._turn(stopping):
+            if self._turn(stopping) and self.scheduler.reins.delay_ns:
                 self._rest(stopping)
         self.feed(ev.CloseAsked(time.monotonic_ns()))
         self._do_what_came()
@@ -127,9 +129,10 @@ class EngineLoop:
         return False
 
     def _rest(self, stopping: Callable[[], bool]) -> None:
-        """Slow motion: wait after a turn, and hear meanwhile what callers want."""
-        if not self.scheduler.reins.delay_ns:
+        """Slow motion: wait after a turn that computed, and hear meanwhile what callers want."""
+        if not self._computed:
             return
+        self._computed = False
         self._flush()
         began = time.monotonic_ns()
         while (left := began + self.scheduler.reins.delay_ns - time.monotonic_ns()) > 0 and not stopping():
@@ -179,12 +182,14 @@ class EngineLoop:
     def _prefill(self, step: ev.Prefill) -> None:
         parts = tuple(part for part in step.parts if part.row_id in self.scheduler.rows)
         if parts:
+            self._computed = True
             self.feed(self._backend.prefill(ev.Prefill(parts)))
 
     def _decode(self, step: ev.Decode) -> None:
         row_ids = tuple(row_id for row_id in step.row_ids if row_id in self.scheduler.rows)
         if not row_ids:
             return
+        self._computed = True
         outcome = self._backend.decode(ev.Decode(row_ids))
         if isinstance(outcome, ev.StepDone):
             self._deliver(outcome)

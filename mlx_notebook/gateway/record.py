@@ -103,6 +103,19 @@ class RowRecord:
             self._parts = ["".join(self._parts)]
             return self._parts[0]
 
+    def pieces(self, after: int = 0) -> list[str]:
+        """The text that each token after the first `after` brought; the last of a row that is over has the rest too."""
+        with self._lock:
+            text, ends = self.text, self.ends
+            begin = ends[after - 1] if 0 < after <= len(ends) else 0
+            found = []
+            for end in ends[after:]:
+                found.append(text[begin:end])
+                begin = end
+            if found and self.done:
+                found[-1] += text[begin:]
+            return found
+
     @property
     def reasoning(self) -> str | None:
         """The thinking so far, without the space around it; None where there was none."""

@@ -30,6 +30,7 @@ from mlx_notebook.gateway.lease import device_lease
 from mlx_notebook.gateway.loop import EngineLoop
 from mlx_notebook.gateway.pausing import Pausing
 from mlx_notebook.gateway.place import PlacesInLine
+from mlx_notebook.gateway.recorder import Recorder
 from mlx_notebook.gateway.registry import registry
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class Engine:
         self._places = PlacesInLine(name, self._hear)
         self.at_end: list[Callable[[], None]] = []
         self.pausing = Pausing(self)
+        self.recorder = Recorder(lambda: None if self.loop is None else self.loop.ring)
         self._exclusives: set[Exclusive] = set()
         self._stopping = False
         self._ended = Latch()
