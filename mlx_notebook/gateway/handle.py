@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterator
 
     from mlx_notebook.core.explain import TimedReason
+    from mlx_notebook.core.recording import Recording
     from mlx_notebook.core.results import TokenLogprob
     from mlx_notebook.gateway.record import RowRecord
     from mlx_notebook.gateway.thread import Engine
@@ -193,13 +194,14 @@ class Handle:
         self.options = {**self.options, "max_tokens": limit}
         return limit
 
-    def explain(self, at_ns: int | None = None) -> list[TimedReason]:
+    def explain(self, at_ns: int | None = None, *, recording: Recording | None = None) -> list[TimedReason]:
         """Where the request's time went, in words, in the order in which it went; never waits.
 
         Each reason has a stable `code`, a sentence, the milliseconds it took (`ms`; together they are the
         request's own figures) and the rows it names. With `at_ns` (monotonic nanoseconds), only that moment.
+        `recording` spares reading the log, where the caller has just done so.
         """
-        return explain_row(self._engine, self._record, self.options, at_ns)
+        return explain_row(self._engine, self._record, self.options, at_ns, recording)
 
     def add_done_callback(self, callback: Callable[[Handle], object]) -> None:
         """Call `callback(handle)` when the row is over: at once if it is, else on the engine thread.

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from mlx_notebook.gateway.handle import Handle
+    from mlx_notebook.gateway.loading import ModelFacts
     from mlx_notebook.gateway.loop import EngineLoop
     from mlx_notebook.gateway.stats import GatewayStats
     from mlx_notebook.gateway.thread import Engine
@@ -31,12 +32,29 @@ class Observed:
     model_name: str
     _engine: Engine
     _loop: EngineLoop
+    _facts: ModelFacts
 
     if TYPE_CHECKING:
 
         def stats(self) -> GatewayStats:
             """As Gateway's."""
             ...
+
+    # ------------------------------------------------------------ for views
+
+    @property
+    def engine(self) -> Engine:
+        """The engine thread's door, for views."""
+        return self._engine
+
+    @property
+    def loop(self) -> EngineLoop:
+        """The engine's loop, whose plain figures anybody may read."""
+        return self._loop
+
+    def token_text(self, token_id: int) -> str:
+        """What one token of the model's says by itself."""
+        return self._facts.encoder.text_of(token_id)
 
     # ------------------------------------------------------------ looking
 
