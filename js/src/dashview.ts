@@ -208,13 +208,13 @@ export class DashView {
     setText(this.#banner, banner);
     show(this.#banner, banner !== "");
     if (!figures) return;
-    const taken = figures.active + figures.prefill;
+    const taken = (figures.active ?? 0) + (figures.prefill ?? 0);
     this.#places.set(String(taken), figures.places ? ` of ${many(figures.places, "place")}` : " places taken");
-    this.#queue.set(number(figures.queued), " waiting");
-    const rate = figures.tokens_per_s;
+    this.#queue.set(number(figures.queued ?? 0), " waiting");
+    const rate = figures.tokens_per_s ?? 0;
     this.#rate.set(rate < 10 ? rate.toFixed(1) : number(Math.round(rate)), " tokens/s");
     const budget = figures.kv_budget_bytes;
-    this.#memory.set(bytes(figures.kv_bytes), budget ? ` of ${bytes(budget)}` : " (no budget)");
+    this.#memory.set(bytes(figures.kv_bytes ?? 0), budget ? ` of ${bytes(budget)}` : " (no budget)");
     const share = budget ? figures.kv_bytes / budget : 0;
     this.#memoryBar.style.width = `${Math.min(100, 100 * share).toFixed(1)}%`;
     this.#cache.set(cacheShare(figures), figures.cache_tokens_reused ? `, ${number(figures.cache_tokens_reused)} tokens reused` : "");

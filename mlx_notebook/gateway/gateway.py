@@ -35,6 +35,7 @@ from mlx_notebook.gateway.settings import Settings, check_settings
 from mlx_notebook.gateway.stats import GatewayStats, PromptCacheStats
 from mlx_notebook.gateway.thread import Engine
 from mlx_notebook.gateway.tuning import settings_for
+from mlx_notebook.gateway.viewed import Viewed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -54,7 +55,7 @@ REPORT_S = 0.1
 """How often a load's progress is told: on the caller's thread, which may print."""
 
 
-class Gateway(FanOut, Observed):
+class Gateway(FanOut, Observed, Viewed):
     """A loaded model that answers requests.
 
     Args:

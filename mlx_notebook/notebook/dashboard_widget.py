@@ -21,4 +21,5 @@ class Dashboard(RunView):
     """
 
     view = "dashboard"
+    wants = ("requests", "titles", "steps", "chunks", "controls")
     widget_class = DashboardWidget

@@ -51,6 +51,7 @@ class RunView(traitlets.HasTraits):  # type: ignore[misc]
     """
 
     view: ClassVar[str]
+    wants: ClassVar[tuple[str, ...]]
     widget_class: ClassVar[type[RunWidget]]
     selected = traitlets.List(traitlets.Int())
 

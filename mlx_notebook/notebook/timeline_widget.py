@@ -22,5 +22,6 @@ class Timeline(RunView):
     """
 
     view = "timeline"
+    wants = ("requests", "titles", "steps", "chunks", "controls", "tokens", "texts")
     widget_class = TimelineWidget
     brush = traitlets.List(traitlets.Int())
