@@ -122,7 +122,8 @@ class Recording:
         controls: `at, what, row, value`: `what` is a place in CONTROLS.
         memory: `at, rows, kept`: bytes that rows may take at most, and that kept prefixes take.
         missed: records that were overwritten before they came here.
-        begin_ns, now_ns: of the first and the last record; -1 while there is none.
+        begin_ns: of the first record, or of the first asking if that was before; -1 while there is none.
+        now_ns: of the last record.
         clock: counts records; to be compared with a request's `changed`.
     """
 
@@ -142,6 +143,8 @@ class Recording:
     def take(self, columns: Mapping[str, Sequence[int]], missed: int = 0) -> None:
         """The next records, as columns of the ring (any order of names; see `core.ring`)."""
         self.missed += missed
+        if self.begin_ns < 0 and len(columns["at_ns"]):
+            self.begin_ns = int(columns["at_ns"][0])
         names = ("kind", "at_ns", "row", "step", "a", "b", "spent_ns")
         for kind, at, row, step, a, b, spent in zip(*(columns[name] for name in names), strict=True):
             self.clock += 1
@@ -151,9 +154,7 @@ class Recording:
                 self.steps.add(int(step), int(at - spent), int(at), int(a), int(b))
             else:
                 self._rare(Kind(int(kind)), int(at), int(row), int(step), int(a), int(b), int(spent))
-        if self.clock and len(columns["at_ns"]):
-            first = int(columns["at_ns"][0])
-            self.begin_ns = first if self.begin_ns < 0 else self.begin_ns
+        if len(columns["at_ns"]):
             self.now_ns = max(self.now_ns, int(columns["at_ns"][-1]))
 
     def trim(self, keep: int) -> None:
@@ -206,6 +207,7 @@ class Recording:
             row = self._change(row_id)
             row.prompt_tokens, row.max_tokens, row.submit_ns, row.heard_ns = a, b, at - spent, at
             row.whole = True
+            self.begin_ns = min(self.begin_ns, row.submit_ns)
         elif kind is Kind.ADMIT:
             row = self._change(row_id)
             row.cached_tokens, row.slot, row.status = a, b, RowStatus.PREFILL

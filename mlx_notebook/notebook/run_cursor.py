@@ -121,12 +121,12 @@ class Cursor:
     def news(self, recording: Recording, now_ns: int) -> Body:
         """A body of what changed since the last call; {} if nothing did. Under the recorder's lock."""
         changed = [row for row in recording.changed_since(self._clock) if self._shown(row.id)]
-        changed.reverse()
         self._clock = recording.clock
         rows = {row.id: row for row in changed}
         rows.update((row.id, row) for row in self._new_reasons(recording, rows))
         body: Body = {}
         if rows:
+            rows = dict(sorted(rows.items()))
             body["requests"] = self._requests(recording, list(rows.values()))
             titles = self._titles(rows)
             if titles["id"]:

@@ -73,6 +73,9 @@ class TraceFeed:
             return token_of_trace(self._trace, int(asked["row"]), int(asked["n"]))
         raise ValueError("this is a recorded run: nothing in it can be changed")
 
+    def opened_by_reader(self) -> None:
+        """Nothing can be held back."""
+
     def closed_by_reader(self) -> None:
         """Nothing is held back."""
 
@@ -101,7 +104,6 @@ class GatewayFeed:
         since = known[-last] if last is not None and 0 < last <= len(known) else 0
         self._shown = (tuple(wants), rows, since)
         self._cursor = self._fresh()
-        self._engine.pausing.watch(self)
 
     def _fresh(self) -> Cursor:
         return Cursor(HandleWords(), self._t0, *self._shown)
@@ -132,7 +134,6 @@ class GatewayFeed:
     def history(self) -> list[Body]:
         """Everything the log still holds, in parts."""
         recorder = self._engine.recorder
-        self._engine.pausing.watch(self)
         with recorder.lock:
             recording = recorder.refresh()
             self._cursor.forget()
@@ -173,6 +174,10 @@ class GatewayFeed:
             if handle is None:
                 return explain(recording, row_id, at_ns=at_ns, now_ns=time.monotonic_ns())
             return handle.explain(at_ns, recording=recording)
+
+    def opened_by_reader(self) -> None:
+        """A view is open that can resume: who paused and waits need not be told that nobody would."""
+        self._engine.pausing.watch(self)
 
     def closed_by_reader(self) -> None:
         """The last view was closed: a paused gateway goes on, unless another view watches it."""

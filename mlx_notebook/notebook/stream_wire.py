@@ -59,7 +59,12 @@ def figures(progress: RowProgress) -> Figures:
 
 
 def _thinking(progress: RowProgress) -> str:
-    """While a model thinks its answer is empty: a line says that it is at work. Not every source of rows knows."""
+    """What a row that runs needs said: that it is paused, or (its answer still being empty) that the model thinks.
+
+    Not every source of rows knows.
+    """
+    if getattr(progress, "paused", False):
+        return "paused: resume() on its gateway, or the dashboard's button, lets it go on"
     return str(getattr(progress, "thinking", ""))
 
 

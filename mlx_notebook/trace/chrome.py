@@ -38,8 +38,7 @@ Event = dict[str, Any]
 def events_of(trace: Trace) -> list[Event]:
     """All events: names first, then by time, the longer of two that begin together first."""
     recording = trace.recording
-    begin = min([recording.begin_ns, *(r.submit_ns for r in recording.requests.values() if r.submit_ns >= 0)])
-    clock = _Clock(begin)
+    clock = _Clock(recording.begin_ns)
     timed = [
         *_engine(recording, clock),
         *_counters(recording, clock),

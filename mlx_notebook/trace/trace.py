@@ -6,6 +6,7 @@ gateway is needed. No prompt and no answer is in it unless they were asked for.
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pandas import DataFrame
+
+
+VIEWS = "mlx_notebook.notebook.views"
+"""Views stand above traces and are found by name when somebody asks for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,14 @@ class Trace:
         from mlx_notebook.trace.otel import export
 
         return export(self, tracer_provider)
+
+    def dashboard(self) -> Any:
+        """The dashboard as the run ended; shown by being a cell's last value. It has `to_html(path=None)`."""
+        return importlib.import_module(VIEWS).dashboard_of_trace(self)
+
+    def timeline(self) -> Any:
+        """The timeline of the run; shown by being a cell's last value. It has `to_html(path=None)` and `selected`."""
+        return importlib.import_module(VIEWS).timeline_of_trace(self)
 
     def __repr__(self) -> str:
         recording = self.recording
