@@ -30,7 +30,7 @@ class Viewed:
         return _views().timeline_of(self, rows, last)
 
     def stream(self, handles: Any) -> Any:
-        """A live view of some handles' answers, one or many side by side; it has `to_html(path=None)` and `selected`."""
+        """A live view of some handles' answers, one or many side by side, with `to_html(path=None)` and `selected`."""
         return _views().stream_of(handles)
 
 

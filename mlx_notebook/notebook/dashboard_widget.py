@@ -1,4 +1,4 @@
-"""The dashboard: what the batch of a gateway does now, and what can be done about it. `js/src/dashboard.ts` is its twin."""
+"""The dashboard: what a gateway's batch does now, and what can be done about it. `js/src/dashboard.ts` is its twin."""
 
 from __future__ import annotations
 

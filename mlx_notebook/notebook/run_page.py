@@ -1,4 +1,4 @@
-"""One HTML file of a run: the widget's own script and style, the data beside it, and a table for readers without script.
+"""One HTML file of a run: the widget's own script and style, its data, and a table for readers without script.
 
 Nothing is fetched: the page forbids itself the network. Data stands in a JSON block with every "<" escaped, and the
 script puts it in as text.

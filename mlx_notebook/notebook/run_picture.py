@@ -109,9 +109,9 @@ def _texts(body: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], selected:
     known = {int(row["id"]) for row in rows}
     shown = [one for one in selected if one in known and one in parts]
     style = "white-space:pre-wrap;overflow-wrap:anywhere;margin:.3em 0"
+    texts = {one: escape(clean_text("".join(parts[one]))) for one in shown}
     return "".join(
-        f'<p style="margin:.6em 0 0"><b>#{one}</b></p><pre style="{style}">\n{escape(clean_text("".join(parts[one])))}</pre>'
-        for one in shown
+        f'<p style="margin:.6em 0 0"><b>#{one}</b></p><pre style="{style}">\n{text}</pre>' for one, text in texts.items()
     )
 
 
@@ -152,7 +152,13 @@ def _draw_row(axes: Axes, place: int, row: Mapping[str, Any], zero: int, now: in
     if row["end"] >= 0:
         sign, colour = SIGNS[str(row["status"])]
         axes.annotate(
-            sign, (end / 1e6 - zero / 1e6, place), (3, 0), textcoords="offset points", va="center", color=colour, weight="bold"
+            sign,
+            (end / 1e6 - zero / 1e6, place),
+            (3, 0),
+            textcoords="offset points",
+            va="center",
+            color=colour,
+            weight="bold",
         )
 
 
