@@ -43,7 +43,7 @@ class Capabilities:
 
     vocab_size: int
     context_length: int | None = None
-    max_rows: int = 1
+    max_rows: int = 1024
     continuous: bool = False
     continuous_why_not: str = "this version runs one row at a time"
     kv_bytes_per_token: int = 0

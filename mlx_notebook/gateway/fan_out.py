@@ -116,7 +116,7 @@ class FanOut(Later):
     @property
     def max_rows(self) -> int:
         """How many rows may run at once."""
-        return self._capabilities.max_rows
+        return self._loop.scheduler.settings.max_rows
 
     def check(self, prompt: Any, /, **options: Any) -> int:
         """Raise what `submit` would raise of this one request, and return its prompt's tokens. Nothing is queued."""
