@@ -143,7 +143,8 @@ function joined(parts: Body[]): Body {
     for (const [name, value] of Object.entries(part)) {
       const before = whole[name];
       if (before && isTable(value) && isTable(before)) {
-        for (const [column, values] of Object.entries(value)) before[column] = (before[column] ?? []).concat(values);
+        for (const [column, values] of Object.entries(value))
+          before[column] = (before[column] ?? []).concat(values);
       } else whole[name] = isTable(value) ? { ...value } : value;
     }
   return whole as Body;

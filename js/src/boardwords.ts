@@ -7,7 +7,14 @@ import type { RunRow } from "./run";
 
 const count = new Intl.NumberFormat("en");
 
-export const SIGNS = { queued: "○", prefill: "◐", decode: "●", finished: "✓", cancelled: "⊘", failed: "!" } as const;
+export const SIGNS = {
+  queued: "○",
+  prefill: "◐",
+  decode: "●",
+  finished: "✓",
+  cancelled: "⊘",
+  failed: "!",
+} as const;
 
 /** States as a reader says them; the word of the program stays in it. */
 export const STATES = {
@@ -104,5 +111,7 @@ export function outcome(state: AskState, value: unknown, error: string, asked: s
   if (state === "asked") return `${asked}…`;
   if (state === "silent") return BUSY_KERNEL;
   if (state === "refused") return error || `${asked}: refused`;
-  return typeof value === "string" && value ? value : `${asked}: done`;
+  if (typeof value === "number" && asked.startsWith("Extending"))
+    return `The limit is now ${many(value, "token")}.`;
+  return `${asked}: done`;
 }

@@ -247,7 +247,15 @@ function drawTokens(
 }
 
 /** Numbers of steps under an axis, as many as fit. */
-export function drawAxis(pen: Pen, run: Run, scale: Scale, y: number, x0: number, x1: number, time: boolean): void {
+export function drawAxis(
+  pen: Pen,
+  run: Run,
+  scale: Scale,
+  y: number,
+  x0: number,
+  x1: number,
+  time: boolean,
+): void {
   const { colours } = pen;
   if (!run.columns) return;
   let last = Number.NEGATIVE_INFINITY;
@@ -258,7 +266,12 @@ export function drawAxis(pen: Pen, run: Run, scale: Scale, y: number, x0: number
     const x = scale.left(c);
     if (x < x0 || x > x1 - 30 || x - last < (time ? 70 : 44)) continue;
     if (!time && !run.decode[c]) continue;
-    if (!time && stride === 1 && to - from < 400 && (run.step[c] as number) % nice((44 * (to - from)) / (x1 - x0)))
+    if (
+      !time &&
+      stride === 1 &&
+      to - from < 400 &&
+      (run.step[c] as number) % nice((44 * (to - from)) / (x1 - x0))
+    )
       continue;
     const words = time ? seconds((run.began(c) - run.began(0)) / 1e6) : String(run.step[c]);
     pen.text(words, x, y, colours.dim);

@@ -61,13 +61,16 @@ export class DashRow {
     );
     this.#pick.addEventListener("click", choose);
     this.#cancel.addEventListener("click", () => {
-      if (this.#cancel.getAttribute("aria-disabled") !== "true") act({ do: "cancel", rows: [id] }, `Cancelling row ${id}`);
+      if (this.#cancel.getAttribute("aria-disabled") !== "true")
+        act({ do: "cancel", rows: [id] }, `Cancelling row ${id}`);
     });
     this.#sooner.addEventListener("click", () => {
       this.#priority += 1;
       act({ do: "reprioritize", row: id, priority: this.#priority }, `Raising the priority of row ${id}`);
     });
-    this.#extend.addEventListener("click", () => act({ do: "extend", row: id, tokens: MORE_TOKENS }, `Extending row ${id}`));
+    this.#extend.addEventListener("click", () =>
+      act({ do: "extend", row: id, tokens: MORE_TOKENS }, `Extending row ${id}`),
+    );
   }
 
   update(board: Board, row: RunRow, now: number, chosen: boolean): void {

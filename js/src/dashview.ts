@@ -11,8 +11,8 @@ import {
   many,
   number,
   outcome,
-  STATES,
   SIGNS,
+  STATES,
 } from "./boardwords";
 import { drawAxis, drawRow, type Pen, prepare, type Scale, seconds, stepScale } from "./chart";
 import { DashRow } from "./dashrow";
@@ -116,7 +116,9 @@ export class DashView {
     this.#canvas.dataset.stop = "cursor";
     this.#canvas.setAttribute("role", "img");
     const controls = element("span", "mlx-controls", this.#pause, this.#step, this.#pace);
-    const figures = [this.#places, this.#queue, this.#rate, this.#memory, this.#cache].map((figure) => figure.root);
+    const figures = [this.#places, this.#queue, this.#rate, this.#memory, this.#cache].map(
+      (figure) => figure.root,
+    );
     const head = element("div", "mlx-bar", this.#title, ...figures, element("span", "mlx-space"), controls);
     this.#banner.setAttribute("role", "status");
     this.#message.setAttribute("role", "status");
@@ -137,7 +139,11 @@ export class DashView {
           ["area", "rows in a step"],
           ["dash", "rows waiting"],
         ],
-        (Object.keys(SIGNS) as (keyof typeof SIGNS)[]).map((status) => [status, SIGNS[status], STATES[status]]),
+        (Object.keys(SIGNS) as (keyof typeof SIGNS)[]).map((status) => [
+          status,
+          SIGNS[status],
+          STATES[status],
+        ]),
       ),
       this.#spoken,
     );
@@ -209,7 +215,10 @@ export class DashView {
     show(this.#banner, banner !== "");
     if (!figures) return;
     const taken = (figures.active ?? 0) + (figures.prefill ?? 0);
-    this.#places.set(String(taken), figures.places ? ` of ${many(figures.places, "place")}` : " places taken");
+    this.#places.set(
+      String(taken),
+      figures.places ? ` of ${many(figures.places, "place")}` : " places taken",
+    );
     this.#queue.set(number(figures.queued ?? 0), " waiting");
     const rate = figures.tokens_per_s ?? 0;
     this.#rate.set(rate < 10 ? rate.toFixed(1) : number(Math.round(rate)), " tokens/s");
@@ -217,7 +226,10 @@ export class DashView {
     this.#memory.set(bytes(figures.kv_bytes ?? 0), budget ? ` of ${bytes(budget)}` : " (no budget)");
     const share = budget ? figures.kv_bytes / budget : 0;
     this.#memoryBar.style.width = `${Math.min(100, 100 * share).toFixed(1)}%`;
-    this.#cache.set(cacheShare(figures), figures.cache_tokens_reused ? `, ${number(figures.cache_tokens_reused)} tokens reused` : "");
+    this.#cache.set(
+      cacheShare(figures),
+      figures.cache_tokens_reused ? `, ${number(figures.cache_tokens_reused)} tokens reused` : "",
+    );
     setText(
       this.#spoken,
       `${many(taken, "row")} in the batch, ${figures.queued} waiting${paused ? ", paused" : ""}${banner && lost ? banner : ""}`,
@@ -270,7 +282,10 @@ export class DashView {
   #drawChart(): void {
     const { run, figures } = this.#board;
     const width = this.root.clientWidth || 600;
-    const lanes = Math.min(64, Math.max(figures?.places ?? 1, ...[...run.rows.values()].map((row) => row.slot + 1)));
+    const lanes = Math.min(
+      64,
+      Math.max(figures?.places ?? 1, ...[...run.rows.values()].map((row) => row.slot + 1)),
+    );
     const pitch = lanes <= 8 ? 27 : lanes <= 16 ? 15 : lanes <= 32 ? 10 : 7;
     const height = 6 + lanes * pitch + 8 + LOAD_HEIGHT + AXIS_HEIGHT;
     const pen = prepare(this.#canvas, width, height, this.root);
@@ -311,7 +326,8 @@ export class DashView {
     const h = pitch - above - (pitch > 12 ? 4 : 2);
     for (let lane = 0; lane < lanes; lane++) {
       const y = 6 + lane * pitch + above;
-      if (pitch > 12 || lane % 8 === 0) pen.text(`place ${lane + 1}`, 12, y + Math.min(h, 11), pen.colours.dim);
+      if (pitch > 12 || lane % 8 === 0)
+        pen.text(`place ${lane + 1}`, 12, y + Math.min(h, 11), pen.colours.dim);
       pen.g.fillStyle = pen.colours.line;
       pen.g.fillRect(GUTTER, y + h + 1, right - GUTTER, 1);
     }
@@ -324,8 +340,15 @@ export class DashView {
       drawRow(pen, run, row, scale, y, h, begin, right, chosen.length > 0 && !chosen.includes(row.id));
       if (!above || end - begin < 12) continue;
       const bold = chosen.includes(row.id);
-      const name = end - begin > 90 && row.title ? `#${row.id} \u2068${row.title.slice(0, 80)}\u2069` : `#${row.id}`;
-      pen.text(pen.fitted(name, Math.max(20, end - begin - 8), bold), begin, y - 2, bold ? pen.colours.fg : pen.colours.dim, bold);
+      const name =
+        end - begin > 90 && row.title ? `#${row.id} \u2068${row.title.slice(0, 80)}\u2069` : `#${row.id}`;
+      pen.text(
+        pen.fitted(name, Math.max(20, end - begin - 8), bold),
+        begin,
+        y - 2,
+        bold ? pen.colours.fg : pen.colours.dim,
+        bold,
+      );
     }
   }
 

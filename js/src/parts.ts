@@ -40,7 +40,14 @@ export class Figure {
   #after = element("span", "mlx-dim");
 
   constructor(before: string, meaning: string, ...more: HTMLElement[]) {
-    this.root = element("span", "mlx-num", element("span", "mlx-dim", before), this.#value, this.#after, ...more);
+    this.root = element(
+      "span",
+      "mlx-num",
+      element("span", "mlx-dim", before),
+      this.#value,
+      this.#after,
+      ...more,
+    );
     this.root.title = meaning;
   }
 

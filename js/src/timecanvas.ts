@@ -2,7 +2,16 @@
 // stretches, so that its cost follows what is on the screen and not the length of the run.
 
 import type { Board } from "./board";
-import { type Colours, drawAxis, drawRow, type Pen, prepare, type Scale, stepScale, timeScale } from "./chart";
+import {
+  type Colours,
+  drawAxis,
+  drawRow,
+  type Pen,
+  prepare,
+  type Scale,
+  stepScale,
+  timeScale,
+} from "./chart";
 import { element } from "./dom";
 import type { RunRow } from "./run";
 
@@ -198,7 +207,10 @@ export class TimeCanvas {
     g.rect(0, y - 3, this.#gutter - 6, PITCH);
     g.clip();
     // Isolated, so that a right-to-left prompt cannot turn its number around.
-    const name = this.#gutter > 100 && row.title ? `#${row.id} \u2068${pen.fitted(row.title.slice(0, 80), this.#gutter - 54, chosen)}\u2069` : `#${row.id}`;
+    const name =
+      this.#gutter > 100 && row.title
+        ? `#${row.id} \u2068${pen.fitted(row.title.slice(0, 80), this.#gutter - 54, chosen)}\u2069`
+        : `#${row.id}`;
     const mark = chosen ? (this.chosen.indexOf(row.id) === 0 ? "▸ " : "▹ ") : "";
     pen.text(mark + name, 12, y + 11, chosen ? colours.fg : colours.dim, chosen);
     g.restore();
@@ -235,7 +247,8 @@ export class TimeCanvas {
       const drag = this.#drag;
       this.#drag = null;
       const row = this.#rowAt(event);
-      if (drag && !drag.moved && row) this.#hears.pick(row, event.shiftKey || event.ctrlKey, this.#columnAt(event));
+      if (drag && !drag.moved && row)
+        this.#hears.pick(row, event.shiftKey || event.ctrlKey, this.#columnAt(event));
     });
     canvas.addEventListener("pointerleave", () => {
       if (!this.#drag) this.#hears.point(-1, null);

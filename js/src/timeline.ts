@@ -3,8 +3,8 @@
 import type { AnyWidget, InitializeProps, RenderProps } from "@anywidget/types";
 import { type Board, connect } from "./board";
 import type { Traits } from "./boardwire";
-import { TimeView } from "./timeview";
 import { page, present } from "./parts";
+import { TimeView } from "./timeview";
 
 function widget() {
   let board: Board | undefined;

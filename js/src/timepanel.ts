@@ -2,11 +2,22 @@
 
 import type { Board } from "./board";
 import type { TokenFacts, Why } from "./boardwire";
-import { answerTokens, BUSY_KERNEL, eachToken, firstToken, latest, number, SIGNS, STATES, waited } from "./boardwords";
+import {
+  answerTokens,
+  BUSY_KERNEL,
+  eachToken,
+  firstToken,
+  latest,
+  number,
+  SIGNS,
+  STATES,
+  waited,
+} from "./boardwords";
 import { seconds } from "./chart";
 import { button, element, setText, show } from "./dom";
-import { type Run, type RunRow, isOverRow } from "./run";
+import { isOverRow, type Run, type RunRow } from "./run";
 import { TokenText } from "./tokentext";
+import { percent } from "./words";
 
 /** A pointer rests so long before the kernel is asked about a token. */
 const REST_MS = 120;
@@ -42,7 +53,15 @@ export class RowPanel {
     this.#again.title = "Ask the kernel for the reasons as they are now";
     this.#again.addEventListener("click", () => this.askWhy(null));
     this.#token.setAttribute("role", "status");
-    const head = element("div", "mlx-panel-head", this.#sign, this.#name, this.#state, element("span", "mlx-space"), off);
+    const head = element(
+      "div",
+      "mlx-panel-head",
+      this.#sign,
+      this.#name,
+      this.#state,
+      element("span", "mlx-space"),
+      off,
+    );
     this.#sign.setAttribute("aria-hidden", "true");
     const why = element("div", "mlx-why-head", this.#whyHead, this.#again);
     this.root.append(head, this.#figures, this.text.root, this.#token, why, this.#why);
@@ -67,7 +86,8 @@ export class RowPanel {
     show(this.text.root, row.texts.length > 0);
     show(this.#again, this.#board.acts);
     const told = `${row.status}${row.waiting}`;
-    if (told !== this.#told && this.#told !== "" && (isOverRow(row) || row.status !== "queued")) this.askWhy(null);
+    if (told !== this.#told && this.#told !== "" && (isOverRow(row) || row.status !== "queued"))
+      this.askWhy(null);
     this.#told = told;
   }
 
@@ -81,7 +101,10 @@ export class RowPanel {
   tell(row: RunRow, token: number): void {
     clearTimeout(this.#asked);
     if (token < 0) {
-      setText(this.#token, "Point at a word (or use the arrow keys in the text) to see when and with whom it was made.");
+      setText(
+        this.#token,
+        "Point at a word (or use the arrow keys in the text) to see when and with whom it was made.",
+      );
       return;
     }
     const column = row.tokens[token];
@@ -89,7 +112,8 @@ export class RowPanel {
     if (!this.#board.acts) return;
     this.#asked = window.setTimeout(() => {
       this.#board.ask({ do: "token", row: row.id, n: token + 1 }, (state, value) => {
-        if (state === "done") setText(this.#token, tokenLine(this.#board.run, row, token, column, value as TokenFacts));
+        if (state === "done")
+          setText(this.#token, tokenLine(this.#board.run, row, token, column, value as TokenFacts));
       });
     }, REST_MS);
   }
@@ -104,7 +128,10 @@ export class RowPanel {
   #showWhy(reasons: Why[], state: string, column: number | null): void {
     const { run } = this.#board;
     const moment = column === null || column < 0 ? "" : ` at step ${run.step[column]}`;
-    setText(this.#whyHead, moment ? `What did #${this.id} do${moment}?` : `Why did #${this.id} take its time?`);
+    setText(
+      this.#whyHead,
+      moment ? `What did #${this.id} do${moment}?` : `Why did #${this.id} take its time?`,
+    );
     const words =
       state === "asked"
         ? ["asking…"]
@@ -122,7 +149,9 @@ function figuresLine(row: RunRow, now: number): string {
   if (row.first >= 0) parts.push(`first token after ${firstToken(row)}`);
   const each = eachToken(row, now);
   if (each) parts.push(`${each} a token`);
-  parts.push(`prompt ${number(row.promptTokens)}${row.cached ? ` (${number(row.cached)} from the cache)` : ""} tokens`);
+  parts.push(
+    `prompt ${number(row.promptTokens)}${row.cached ? ` (${number(row.cached)} from the cache)` : ""} tokens`,
+  );
   parts.push(`answer ${answerTokens(row)} tokens`);
   return parts.join(" · ");
 }
@@ -139,7 +168,13 @@ export function tokensBetween(row: RunRow, [from, to]: [number, number]): [numbe
   return first < 0 ? null : [first, last];
 }
 
-function tokenLine(run: Run, row: RunRow, token: number, column: number | undefined, facts: TokenFacts | null): string {
+function tokenLine(
+  run: Run,
+  row: RunRow,
+  token: number,
+  column: number | undefined,
+  facts: TokenFacts | null,
+): string {
   const parts = [`token ${number(token + 1)} of ${number(Math.max(row.generated, row.tokens.length))}`];
   if (column !== undefined && column >= 0) {
     parts.push(`step ${run.step[column]}`, `took ${seconds((run.spent[column] ?? 0) / 1e6)}`);
@@ -153,10 +188,8 @@ function tokenLine(run: Run, row: RunRow, token: number, column: number | undefi
   const chance = row.chances[token] ?? null;
   if (chance !== null) parts.push(`probability ${percent(chance)}`);
   if (facts?.top.length)
-    parts.push(`instead: ${facts.top.map((one) => `“${one.text}” ${percent(Math.exp(one.logprob))}`).join(", ")}`);
+    parts.push(
+      `candidates: ${facts.top.map((one) => `“${one.text}” ${percent(Math.exp(one.logprob))}`).join(", ")}`,
+    );
   return parts.join(" · ");
-}
-
-export function percent(chance: number): string {
-  return chance >= 0.0995 ? `${Math.round(chance * 100)}%` : `${(chance * 100).toFixed(chance >= 0.001 ? 1 : 2)}%`;
 }

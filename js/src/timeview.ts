@@ -1,7 +1,19 @@
 // The timeline in one place of the page: chart, readout, chosen rows with their text, a table of rows, legend.
 
 import type { Board } from "./board";
-import { answerTokens, columnWords, eachToken, firstToken, LOST, latest, many, number, SIGNS, STATES, waited } from "./boardwords";
+import {
+  answerTokens,
+  columnWords,
+  eachToken,
+  firstToken,
+  LOST,
+  latest,
+  many,
+  number,
+  SIGNS,
+  STATES,
+  waited,
+} from "./boardwords";
 import { button, element, setText, show } from "./dom";
 import { Cell, Drawer, legend, onLook } from "./parts";
 import { Roving } from "./roving";
@@ -75,11 +87,17 @@ export class TimeView {
     const chosen = this.#chosen.get().filter((id) => run.rows.has(id));
     this.root.setAttribute("aria-label", `Timeline of ${title}`);
     setText(this.#title, title);
-    setText(this.#count, `${many(run.rows.size, "request")}, ${many(run.columns ? this.#lastStep() : 0, "step")}`);
+    setText(
+      this.#count,
+      `${many(run.rows.size, "request")}, ${many(run.columns ? this.#lastStep() : 0, "step")}`,
+    );
     const missed = figures?.missed
       ? `The beginning is gone: ${many(figures.missed, "record")} of the log were overwritten before this view looked.`
       : "";
-    setText(this.#banner, lost ? LOST : figures?.paused ? "Paused: no row moves until somebody resumes." : missed);
+    setText(
+      this.#banner,
+      lost ? LOST : figures?.paused ? "Paused: no row moves until somebody resumes." : missed,
+    );
     show(this.#banner, this.#banner.textContent !== "");
     this.#chart.rows = rows;
     this.#chart.chosen = chosen;
@@ -121,7 +139,10 @@ export class TimeView {
     }
     this.#filter.type = "search";
     this.#filter.placeholder = "Filter: words or #number";
-    this.#filter.setAttribute("aria-label", "show only rows whose prompt has these words, or whose number is this");
+    this.#filter.setAttribute(
+      "aria-label",
+      "show only rows whose prompt has these words, or whose number is this",
+    );
     this.#filter.dataset.stop = "cursor";
     this.#filter.addEventListener("input", () => this.#drawer.soon());
     for (const [value, words] of [["", "every state"], ...Object.entries(STATES)] as [string, string][]) {
@@ -154,7 +175,11 @@ export class TimeView {
           ["idle", "in the batch, not in this step"],
           ["hot", "the step that you point at"],
         ],
-        (["finished", "cancelled", "failed"] as const).map((status) => [status, SIGNS[status], STATES[status]]),
+        (["finished", "cancelled", "failed"] as const).map((status) => [
+          status,
+          SIGNS[status],
+          STATES[status],
+        ]),
       ),
     );
   }
@@ -333,7 +358,9 @@ export class TimeView {
       name.scope = i ? "row" : "col";
       return element("tr", "", name, element(i ? "td" : "th", "", one), element(i ? "td" : "th", "", other));
     });
-    this.#compare.replaceChildren(element("table", "mlx-table mlx-compare-table", element("tbody", "", ...rows)));
+    this.#compare.replaceChildren(
+      element("table", "mlx-table mlx-compare-table", element("tbody", "", ...rows)),
+    );
   }
 
   #drawTable(rows: RunRow[], chosen: number[]): void {

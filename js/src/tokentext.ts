@@ -87,7 +87,8 @@ export class TokenText {
     const [a, b] = range ?? [0, -1];
     const [oldA, oldB] = this.#brushed ?? [0, -1];
     if (a === oldA && b === oldB) return;
-    for (let i = oldA; i <= oldB; i++) if (i < a || i > b) this.#spans[i - this.#first]?.classList.remove("mlx-brushed");
+    for (let i = oldA; i <= oldB; i++)
+      if (i < a || i > b) this.#spans[i - this.#first]?.classList.remove("mlx-brushed");
     for (let i = a; i <= b; i++) this.#spans[i - this.#first]?.classList.add("mlx-brushed");
     this.#brushed = range;
   }
@@ -124,7 +125,9 @@ export class TokenText {
     const last = this.#shown.length - 1;
     if (last < 0 || event.ctrlKey || event.metaKey || event.altKey) return;
     const here = this.#cursor;
-    const to = { ArrowRight: here + 1, ArrowLeft: here < 0 ? last : here - 1, Home: this.#first, End: last }[event.key];
+    const to = { ArrowRight: here + 1, ArrowLeft: here < 0 ? last : here - 1, Home: this.#first, End: last }[
+      event.key
+    ];
     if (to === undefined) return;
     event.preventDefault();
     this.#at(Math.max(this.#first, Math.min(last, to)));

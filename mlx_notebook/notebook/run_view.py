@@ -43,7 +43,7 @@ GONE_S = 3.0
 _log = logging.getLogger("mlx_notebook")
 
 
-class RunView(traitlets.HasTraits):  # type: ignore[misc]
+class RunView(traitlets.HasTraits):
     """A run, shown live. Made by `gateway.dashboard()` and `gateway.timeline()`.
 
     Attributes:

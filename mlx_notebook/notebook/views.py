@@ -68,7 +68,9 @@ def stream_of(handles: Any) -> StreamView:
             raise TypeError(f"stream() takes handles, as submit() returns them, not {type(one).__name__}")
     if not chosen:
         raise ValueError("stream() got no handle to show")
-    return StreamView(chosen, title=chosen[0].model, prompts=[one.title or one.prompt_text for one in chosen])
+    return StreamView(
+        chosen, title=chosen[0].model, keep=True, prompts=[one.title or one.prompt_text for one in chosen]
+    )
 
 
 def ids_of(rows: Any) -> tuple[int, ...]:
