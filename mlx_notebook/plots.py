@@ -42,6 +42,8 @@ METRICS = {
 }
 """Latencies that are drawn, with their words."""
 
+ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
+
 MOST_ROWS = 60
 """A Gantt chart of more requests cannot be read; the last ones are drawn."""
 
@@ -110,7 +112,7 @@ def occupancy(run: Any, ax: Axes | None = None) -> Axes:
     _quiet(ax)
     other = ax.twinx()
     began = recording.begin_ns
-    marks = rates(recording, max(recording.now_ns - began, 1) // 60 + 1)
+    marks = rates(recording, max(recording.now_ns - began, 1) // 30 + 1)
     other.step(
         [(at - began) / 1e9 for at, _ in marks],
         [rate for _, rate in marks],
@@ -138,7 +140,7 @@ def _held(trace: Trace) -> tuple[list[float], list[int], list[int]]:
         if last is not None and start - last > max(50_000_000, 3 * (end - start)):
             times.append((last - began) / 1e9)
             rows.append(0)
-            queued.append(0)
+            queued.append(queued[-1])
         times.append((start - began) / 1e9)
         rows.append(count)
         queued.append(waits)
@@ -189,6 +191,9 @@ def latencies(run: Any, metrics: Sequence[str] = tuple(METRICS), axes: Sequence[
 
 def _distribution(ax: Axes, values: list[float], words: str) -> None:
     ax.set_title(words, fontsize=10)
+    in_seconds = bool(values) and values[-1] >= 10_000
+    scale = 1000 if in_seconds else 1
+    values = [value / scale for value in values]
     if not values:
         _nothing(ax, "such requests")
         return
@@ -199,24 +204,22 @@ def _distribution(ax: Axes, values: list[float], words: str) -> None:
     for share, style in ((50, "-"), (90, "--")):
         value = values[min(len(values) - 1, -(-share * len(values) // 100) - 1)]
         ax.axvline(value, color=STATES["prefill"], linestyle=style, linewidth=1.1)
+        beyond = value > (values[0] + values[-1]) / 2
         ax.annotate(
-            f"{share} %: {_ms(value)}",
+            f"{share} %: {value:,.{1 if value < 10 else 0}f} {'s' if in_seconds else 'ms'}",
             (value, 4 if share == 50 else 14),
-            xytext=(4, 0),
+            xytext=(-4 if beyond else 4, 0),
             textcoords="offset points",
+            ha="right" if beyond else "left",
             fontsize=8,
             color=STATES["prefill"],
             bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.8},
         )
-    ax.set_xlabel("milliseconds")
+    ax.set_xlabel("seconds" if in_seconds else "milliseconds")
     ax.set_ylabel("% of requests")
     ax.set_ylim(0, 104)
     ax.margins(x=0.12)
     _quiet(ax)
-
-
-def _ms(value: float) -> str:
-    return f"{value / 1000:.1f} s" if value >= 10_000 else f"{value:.0f} ms" if value >= 10 else f"{value:.1f} ms"
 
 
 # ---------------------------------------------------------------- Gantt
@@ -280,9 +283,14 @@ def _bar(trace: Trace, ax: Axes, place: int, row: RequestTrace) -> None:
             edgecolor=STATES["queued"] if waits else "none",
             linewidth=0,
         )
-    for chunk in recording.chunks_between(row.submit_ns, row.over_ns(recording.now_ns)):
-        if recording.chunks["row"][chunk] == row.id:  # where one chunk ends and the next begins
-            at = (recording.chunks["end"][chunk] - began) / 1e9
+    chunks = recording.chunks
+    mine = [
+        i for i in recording.chunks_between(row.submit_ns, row.over_ns(recording.now_ns)) if chunks["row"][i] == row.id
+    ]
+    thin = (recording.now_ns - began) / 200
+    for i in mine:
+        if chunks["end"][i] - chunks["start"][i] > thin:  # where one chunk ends and the next begins, if it can be seen
+            at = (chunks["end"][i] - began) / 1e9
             ax.plot([at, at], [place - 0.33, place + 0.33], color="white", linewidth=0.9)
     if row.end_ns >= 0:
         state = str(row.status)
@@ -294,7 +302,7 @@ def _label(trace: Trace, row: RequestTrace) -> str:
     title = "" if about is None else about.title
     # matplotlib reads dollars as mathematics, and its fonts have no control characters.
     shown = "".join(c for c in title if c.isprintable()).replace("$", r"\$")
-    return f"{row.id}  {shown[:24]}".rstrip()
+    return f"{row.id}  {shown if len(shown) <= 26 else shown[:25].rstrip() + ELLIPSIS}".rstrip()
 
 
 def _legend(ax: Axes, rows: Sequence[RequestTrace]) -> None:

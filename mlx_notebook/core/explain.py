@@ -108,8 +108,10 @@ def named(rows: Iterable[int], one: str = "row", many: str = "rows") -> str:
 
 
 def _who_ran(recording: Recording, row: RequestTrace, group: list[Segment]) -> tuple[int, ...]:
-    """Rows that had a place in the batch at some time of the segments."""
-    return tuple(
+    """Rows that had a place in the batch when it began; if none had, those that had one at some time of it."""
+    start = group[0].start_ns
+    first = tuple(one.id for one in recording.requests.values() if one.id != row.id and one.runs_at(start))
+    return first or tuple(
         other.id
         for other in recording.requests.values()
         if other.id != row.id and any(_overlap(other, one) for one in group)
