@@ -78,7 +78,10 @@ export class Board {
   /** Why a row waited (or at which moment it did what): asked of the kernel, or read from a saved page. */
   askWhy(row: number, at: number | null, tell: (reasons: Why[], state: AskState) => void): void {
     const kept = this.why[row];
-    if (kept) return tell(kept, "done");
+    if (kept) {
+      tell(kept, "done");
+      return;
+    }
     this.ask(at === null ? { do: "why", row } : { do: "why", row, at }, (state, value) => {
       tell(Array.isArray(value) ? (value as Why[]) : [], state);
     });

@@ -44,7 +44,9 @@ def frozen_run(
     """
     rows = rows_of(body)
     picture = base64.b64encode(png(body, title)).decode("ascii") if rows else ""
-    plain = f"{view} of {clean_text(title)}: {summary(rows)}"
+    # Terminals obey control characters: none of a title's gets there.
+    printable = "".join(character for character in clean_text(title) if character.isprintable())
+    plain = f"{view} of {printable}: {summary(rows)}"
     image = (
         f'<img alt="{escape(plain)}" style="max-width:100%" src="data:image/png;base64,{picture}">' if picture else ""
     )
@@ -111,7 +113,8 @@ def _texts(body: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], selected:
     style = "white-space:pre-wrap;overflow-wrap:anywhere;margin:.3em 0"
     texts = {one: escape(clean_text("".join(parts[one]))) for one in shown}
     return "".join(
-        f'<p style="margin:.6em 0 0"><b>#{one}</b></p><pre style="{style}">\n{text}</pre>' for one, text in texts.items()
+        f'<p style="margin:.6em 0 0"><b>#{one}</b></p><pre style="{style}">\n{text}</pre>'
+        for one, text in texts.items()
     )
 
 

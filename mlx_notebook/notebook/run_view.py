@@ -229,7 +229,8 @@ class RunView(traitlets.HasTraits):
         return frozen_run(self._feed.whole(), title=self._feed.title, view=self.view, selected=self.selected)
 
     def _publish_frozen(self) -> None:
-        self._publish(*self._frozen_bundle(), update=True)
+        if self._asked_at:  # what was never shown has no output to turn into a picture
+            self._publish(*self._frozen_bundle(), update=True)
 
     def _publish(self, data: Mapping[str, Any], metadata: Mapping[str, Any], *, update: bool) -> None:
         from IPython.display import publish_display_data
