@@ -214,7 +214,7 @@ def test_another_priority_goes_first(gw: Gateway) -> None:
 @pytest.mark.parametrize("priority", ["1", 1.5, True])
 def test_a_priority_is_a_whole_number(gw: Gateway, priority: object) -> None:
     with pytest.raises(TypeError, match="priority="):
-        gw.submit("abc").reprioritize(priority)  # type: ignore[arg-type]
+        gw.submit("abc").reprioritize(priority)
 
 
 # ---------------------------------------------------------------- longer answers
