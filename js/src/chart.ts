@@ -228,7 +228,8 @@ function drawTokens(
     const left = scale.left(a);
     if (left > x1) break;
     const width = scale.right(a) - left;
-    if (width >= 4) {
+    // Low bars have no gaps: they would be most of the drawing and could not be seen.
+    if (width >= 4 && h >= 8) {
       for (let c = Math.max(a, first); c <= b; c++) {
         const start = scale.left(c);
         if (start > x1) break;

@@ -23,6 +23,9 @@ import { isOverRow, type RunRow } from "./run";
 
 const GUTTER = 64;
 const MOST_ROWS = 200;
+/** Figures that change faster than this cannot be read; the chart may move faster. */
+const ROWS_MS = 200;
+const CHART_MS = 50;
 const LOAD_HEIGHT = 46;
 const AXIS_HEIGHT = 16;
 const DELAYS: [number, string][] = [
@@ -76,25 +79,31 @@ export class DashView {
     this.#chosen = chosen;
     this.#make();
     this.#roving = new Roving(this.root, signal);
-    this.#drawer = new Drawer(() => this.draw(), signal);
-    signal.addEventListener(
-      "abort",
-      board.subscribe(() => this.#drawer.soon()),
-    );
-    onLook(this.root, () => this.#drawer.soon(), signal);
+    this.#drawer = new Drawer(() => this.#drawChart(), signal, CHART_MS);
+    const rows = new Drawer(() => this.#drawTable(), signal, ROWS_MS);
+    const all = () => {
+      this.#drawer.soon();
+      rows.soon();
+    };
+    signal.addEventListener("abort", board.subscribe(all));
+    onLook(this.root, all, signal);
     this.draw();
   }
 
   draw(): void {
+    this.#drawTable();
+    this.#drawChart();
+  }
+
+  #drawTable(): void {
     const focused = this.#roving.focused();
     this.#drawFigures();
     this.#drawRows();
-    this.#drawChart();
     this.#roving.refresh(focused);
   }
 
   chosenChanged(): void {
-    this.#drawer.soon();
+    this.draw();
   }
 
   #make(): void {
@@ -123,7 +132,7 @@ export class DashView {
     this.#banner.setAttribute("role", "status");
     this.#message.setAttribute("role", "status");
     this.#spoken.setAttribute("role", "status");
-    const table = element("table", "mlx-table", this.#header(), this.#body);
+    const table = element("table", "mlx-table mlx-requests", this.#header(), this.#body);
     root.append(
       head,
       this.#banner,
@@ -172,8 +181,8 @@ export class DashView {
       ["", "mlx-left", ""],
     ];
     const row = element("tr", "");
-    for (const [words, name, meaning] of cells) {
-      const cell = element("th", name, words);
+    for (const [i, [words, name, meaning]] of cells.entries()) {
+      const cell = element("th", `${name} mlx-c${i}`, words);
       cell.scope = "col";
       if (meaning) cell.title = meaning;
       row.append(cell);
@@ -276,7 +285,7 @@ export class DashView {
 
   #choose(id: number): void {
     this.#chosen.set(this.#chosen.get().includes(id) ? [] : [id]);
-    this.#drawer.soon();
+    this.draw();
   }
 
   #drawChart(): void {

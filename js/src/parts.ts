@@ -75,21 +75,44 @@ export function legend(entries: [string, string][], signs: [string, string, stri
   return made;
 }
 
-/** Many reasons to draw, one drawing a frame. */
+/**
+ * Many reasons to draw, one drawing a frame, and a rest between two: at least `interval` milliseconds, and
+ * longer where drawing takes long, so that a page under load keeps answering its reader.
+ */
 export class Drawer {
   #frame = 0;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #next = 0;
+  #interval: number;
   #draw: () => void;
 
-  constructor(draw: () => void, signal: AbortSignal) {
+  constructor(draw: () => void, signal: AbortSignal, interval = 0) {
     this.#draw = draw;
-    signal.addEventListener("abort", () => cancelAnimationFrame(this.#frame));
+    this.#interval = interval;
+    signal.addEventListener("abort", () => {
+      cancelAnimationFrame(this.#frame);
+      clearTimeout(this.#timer);
+    });
   }
 
   soon(): void {
-    if (this.#frame) return;
+    if (this.#frame || this.#timer !== undefined) return;
+    const rest = this.#next - performance.now();
+    if (rest <= 0) this.#ask();
+    else
+      this.#timer = setTimeout(() => {
+        this.#timer = undefined;
+        this.#ask();
+      }, rest);
+  }
+
+  #ask(): void {
     this.#frame = requestAnimationFrame(() => {
       this.#frame = 0;
+      const began = performance.now();
       this.#draw();
+      const ended = performance.now();
+      this.#next = ended + Math.max(this.#interval, 3 * (ended - began));
     });
   }
 }

@@ -67,7 +67,7 @@ export class TimeView {
     });
     this.#make();
     this.#roving = new Roving(this.root, signal);
-    this.#drawer = new Drawer(() => this.draw(), signal);
+    this.#drawer = new Drawer(() => this.draw(), signal, 30);
     signal.addEventListener(
       "abort",
       board.subscribe(() => this.#drawer.soon()),

@@ -95,6 +95,7 @@ def test_a_pause_shows_in_the_streams_and_an_interrupt_resumes(page: Page, lab: 
     page.wait_for_timeout(200)
     labkit.command(page, "notebook:interrupt-kernel")
     labkit.wait_cell(page, 5)
+    assert "KeyboardInterrupt" in str(labkit.outputs(page, 5))
     labkit.run_and_wait(page, 6)
     assert "False" in text_of(page, 6)
 
@@ -137,8 +138,8 @@ def test_a_second_look_and_a_reload_show_the_same(page: Page, lab: Lab) -> None:
     for index in (1, 2, 3):
         labkit.run_and_wait(page, index)
     count = page.locator(".mlx-timeline .mlx-bar .mlx-num")
-    until(page, "() => document.querySelectorAll('.mlx-timeline').length === 2")
-    page.locator(".mlx-timeline .mlx-num", has_text="10 requests").last.wait_for()
+    both = "() => [...document.querySelectorAll('.mlx-timeline .mlx-bar .mlx-num')]"
+    until(page, both + ".filter((one) => one.textContent.startsWith('10 requests')).length === 2")
     before = count.all_inner_texts()
     assert before[0] == before[1]
     labkit.save(page)
