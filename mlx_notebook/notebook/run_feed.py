@@ -51,6 +51,10 @@ class RunFeed(Protocol):
         """Do what a page asks, `asked["do"]`; any thread. Raises MlxNotebookError or ValueError with a sentence."""
         ...
 
+    def opened_by_reader(self) -> None:
+        """A view is open in a page, one that can resume what is paused."""
+        ...
+
     def closed_by_reader(self) -> None:
         """The last view was closed: whatever it held back goes on."""
         ...

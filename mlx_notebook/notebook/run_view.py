@@ -72,6 +72,7 @@ class RunView(traitlets.HasTraits):
         self._part = 0
         self._figures_at = 0.0
         self._unseen_since: float | None = None
+        self._watched = False
 
     def __repr__(self) -> str:
         return f"<{self.view} of {self._feed.title}>"
@@ -175,6 +176,9 @@ class RunView(traitlets.HasTraits):
     def _somebody_looks(self) -> bool:
         """A view that was closed holds nothing back; it is followed again when a page shows it again."""
         if self._views.count:
+            if not self._watched:
+                self._watched = True
+                self._feed.opened_by_reader()
             self._unseen_since = None
             return True
         now = time.monotonic()
@@ -182,6 +186,7 @@ class RunView(traitlets.HasTraits):
             self._unseen_since = now
         if now - self._unseen_since < GONE_S:
             return True
+        self._watched = False
         self._feed.closed_by_reader()
         return False
 

@@ -129,7 +129,7 @@ class FakeFeed:
         self.asked: list[dict[str, Any]] = []
         self.changed: dict[str, Any] = {}
         self.is_over = False
-        self.resumed = 0
+        self.resumed = self.opened = 0
 
     def over(self) -> bool:
         return self.is_over
@@ -164,6 +164,9 @@ class FakeFeed:
         if asked["do"] == "extend":
             raise ValueError("64 tokens more do not fit into the memory budget")
         return [{"code": "batch-full", "text": "all 4 places were taken"}] if asked["do"] == "why" else None
+
+    def opened_by_reader(self) -> None:
+        self.opened += 1
 
     def closed_by_reader(self) -> None:
         self.resumed += 1
