@@ -171,12 +171,11 @@ class Scheduler:
     # ------------------------------------------------------------ the device
 
     def _ask_lease(self, at_ns: int) -> list[ev.Instruction]:
-        if not self.line and not self._running:
+        if self.lease is LeaseState.HELD:
             return []
-        if self.lease is not LeaseState.HELD:
-            for row in self.line:
-                row.lease_wanted_ns = row.lease_wanted_ns or at_ns
-        if self.lease is not LeaseState.NONE:
+        for row in self.line:
+            row.lease_wanted_ns = row.lease_wanted_ns or at_ns
+        if self.lease is LeaseState.ASKED or not self.rows:
             return []
         self.lease = LeaseState.ASKED
         return [ev.AskLease()]
