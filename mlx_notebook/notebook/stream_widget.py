@@ -25,6 +25,7 @@ import anywidget
 import traitlets
 
 from mlx_notebook.notebook import frontend
+from mlx_notebook.notebook.execution import nobody_reads
 from mlx_notebook.notebook.freeze import Freeze
 from mlx_notebook.notebook.page_views import PageViews
 from mlx_notebook.notebook.publisher import publisher
@@ -135,7 +136,7 @@ class StreamView(traitlets.HasTraits):
     def display(self) -> None:
         """Show the view in the running cell and let the publisher feed it. Returns at once."""
         self._asked_at = time.monotonic()
-        if frontend.state() == "no" or not frontend.kernel_has_comms():
+        if nobody_reads() or frontend.state() == "no" or not frontend.kernel_has_comms():
             self._as_text = True
             self._publish(*self._text_bundle(), update=False)
         else:

@@ -22,7 +22,7 @@ PROMPTS = (
     (24, 2, 14, "Say hello"),
 )
 WORDS = (
-    "The tide is the slow breath of the sea . The moon pulls the water , and it follows her round the earth .".split()
+    ["The", "tide", "is", "the", "slow", "breath", "of", "the", "sea", ".", "The", "moon", "pulls", "the", "water", ",", "and", "it", "follows", "her", "round", "the", "earth", "."]
 )
 EMPTY = -1
 

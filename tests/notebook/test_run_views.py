@@ -162,12 +162,12 @@ def test_a_file_of_a_hostile_run_holds_text_and_no_markup_of_it(view_class: type
     path = tmp_path / "run.html"
     page = view_class(hostile_feed()).to_html(path)
     assert path.read_text(encoding="utf-8") == page
-    outside_script = re.sub(r"<script.*?</script>", "", page, flags=re.S)
+    outside_script = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
     assert "<img src=x" not in page
     assert "onerror=alert(1)>" not in outside_script
     assert len(re.findall(r"</script", page)) == 2
     assert not re.findall(r"(?:src|href)=\"(?!data:)", page)
-    data = re.search(r'id="mlx-data">(.*?)</script>', page, flags=re.S)
+    data = re.search(r'id="mlx-data">(.*?)</script>', page, flags=re.DOTALL)
     assert data is not None
     state = json.loads(data[1])
     assert state["snapshot"]["body"]["titles"]["title"][0] == HOSTILE.replace("\ud800", "?")
