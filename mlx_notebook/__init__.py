@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from mlx_notebook.gateway.handles import Handles, as_completed, wait
     from mlx_notebook.gateway.stats import GatewayStats
     from mlx_notebook.notebook.extension import load_ipython_extension, unload_ipython_extension
+    from mlx_notebook.trace.file import load_trace
+    from mlx_notebook.trace.trace import Trace
 
 __version__ = "0.1.0"
 
@@ -72,6 +74,8 @@ _HOMES = {
     "gateway.handle": ("Handle",),
     "gateway.handles": ("Handles", "as_completed", "wait"),
     "gateway.stats": ("GatewayStats",),
+    "trace.file": ("load_trace",),
+    "trace.trace": ("Trace",),
     "notebook.extension": ("load_ipython_extension", "unload_ipython_extension"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -103,6 +107,7 @@ __all__ = [
     "RowsFailed",
     "ScriptedBackend",
     "TokenLogprob",
+    "Trace",
     "UnsupportedRequest",
     "WouldDeadlock",
     "as_completed",
@@ -115,6 +120,7 @@ __all__ = [
     "get",
     "last",
     "load_ipython_extension",
+    "load_trace",
     "models",
     "submit",
     "unload_ipython_extension",

@@ -40,7 +40,7 @@ export class Roving {
 
   /** The first stop of the row that the current one stood in. */
   #neighbour(stops: HTMLElement[]): HTMLElement | undefined {
-    const row = this.#current?.closest(".mlx-row");
+    const row = this.#current?.closest(".mlx-row, [data-line]");
     return stops.find((stop) => row?.contains(stop));
   }
 
@@ -56,17 +56,41 @@ export class Roving {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     // Keys of a focused view are its own: no front end may take "d d" on a button for deleting the cell.
     event.stopPropagation();
+    // An element that took the key for itself (a chart's arrows) has had it.
+    if (event.defaultPrevented) return;
     const stops = this.#stops();
     const here = this.#current ? stops.indexOf(this.#current) : -1;
-    const scrolls = this.#current?.dataset.stop === "text";
-    const move: Record<string, number> = {
-      ArrowRight: here + 1,
-      ArrowLeft: here - 1,
-      ...(scrolls ? {} : { ArrowDown: here + 1, ArrowUp: here - 1, Home: 0, End: stops.length - 1 }),
-    };
-    const to = move[event.key];
+    const to = this.#target(event.key, stops, here);
     if (to === undefined) return;
     event.preventDefault();
     stops[Math.max(0, Math.min(stops.length - 1, to))]?.focus();
+  }
+
+  /** Where a key leads. A "text" keeps up and down for scrolling, a "cursor" keeps left, right, Home and End. */
+  #target(key: string, stops: HTMLElement[], here: number): number | undefined {
+    const kind = this.#current?.dataset.stop;
+    const sideways: Record<string, number> = { ArrowRight: here + 1, ArrowLeft: here - 1 };
+    const upright: Record<string, number> = {
+      ArrowDown: this.#otherLine(stops, here, 1),
+      ArrowUp: this.#otherLine(stops, here, -1),
+    };
+    const ends: Record<string, number> = { Home: 0, End: stops.length - 1 };
+    if (kind === "text") return sideways[key];
+    if (kind === "cursor") return upright[key];
+    return { ...sideways, ...upright, ...ends }[key];
+  }
+
+  /** Up and down in a table: the same place of the next line; elsewhere simply the next stop. */
+  #otherLine(stops: HTMLElement[], here: number, way: 1 | -1): number {
+    const line = stops[here]?.closest("[data-line]");
+    if (!line) return here + way;
+    const mates = stops.filter((stop) => line.contains(stop));
+    let to = here + way;
+    while (stops[to] && line.contains(stops[to] as Node)) to += way;
+    const next = stops[to]?.closest("[data-line]");
+    if (!next) return to;
+    const there = stops.filter((stop) => next.contains(stop));
+    const mate = there[Math.min(mates.indexOf(stops[here] as HTMLElement), there.length - 1)];
+    return mate ? stops.indexOf(mate) : to;
   }
 }

@@ -3,14 +3,22 @@
 import type { Answer } from "./cancel";
 import { copyText } from "./clipboard";
 import { button, element, setText, show } from "./dom";
-import { isOver, type RowState } from "./wire";
-import { figures, prelude } from "./words";
+import { TokenText } from "./tokentext";
+import { isOver, type RowState, type ToKernel, type TokenFacts } from "./wire";
+import { figures, prelude, tokenWords } from "./words";
 
 /** Drawn marks differ in shape too: colour is never alone. */
 const MARKS = { queued: "○", prefill: "◐", decode: "●", finished: "✓", cancelled: "⊘", failed: "!" } as const;
 
 const STILL_AT_BOTTOM_PX = 24;
 const COPIED_MS = 1500;
+/** A pointer rests so long on a token before the kernel is asked about it. */
+const REST_MS = 120;
+
+const HINT =
+  "Paler is likelier, darker and underlined is more of a surprise. Point at a token, or use the arrow keys in the text.";
+
+type Ask = (message: ToKernel) => void;
 
 export class RowView {
   readonly root: HTMLElement;
@@ -25,11 +33,21 @@ export class RowView {
   #text = element("div", "mlx-text");
   #shown = document.createTextNode("");
   #note = element("div", "mlx-note");
+  #tokens = button("mlx-by-token", "Tokens");
+  #tokenText: TokenText | null = null;
+  #tokenFacts = element("div", "mlx-token-facts");
+  #rested = 0;
   #copied = 0;
   #row: RowState;
 
-  constructor(row: RowState, cancel: (tell: (answer: Answer) => void) => void) {
+  constructor(row: RowState, cancel: (tell: (answer: Answer) => void) => void, place: number, ask: Ask) {
     this.#row = row;
+    this.#tokens.dataset.stop = "button";
+    this.#tokens.title =
+      "Show the text token by token: shaded by how surprising each was (where log-probabilities were asked for); point at one to see more";
+    this.#tokens.setAttribute("aria-pressed", "false");
+    this.#tokens.addEventListener("click", () => this.#toggleTokens(place, ask));
+    this.#tokenFacts.setAttribute("role", "status");
     this.#mark.setAttribute("aria-hidden", "true");
     this.#meter.setAttribute("role", "progressbar");
     this.#meter.setAttribute("aria-label", "reading the prompt");
@@ -38,10 +56,19 @@ export class RowView {
     this.#text.dataset.stop = "text";
     this.#text.append(this.#shown);
     const state = element("span", "mlx-state", this.#mark, this.#word);
-    const actions = element("span", "mlx-actions", this.#copy, this.#cancel);
+    const actions = element("span", "mlx-actions", this.#tokens, this.#copy, this.#cancel);
     const end = element("span", "mlx-end", this.#figures, actions);
     const line = element("div", "mlx-line", state, this.#prompt, end);
-    this.root = element("div", "mlx-row", line, this.#before, this.#meter, this.#text, this.#note);
+    this.root = element(
+      "div",
+      "mlx-row",
+      line,
+      this.#before,
+      this.#meter,
+      this.#text,
+      this.#tokenFacts,
+      this.#note,
+    );
     this.#cancel.addEventListener("click", () => {
       if (this.#cancel.getAttribute("aria-disabled") !== "true") cancel((answer) => this.tell(answer));
     });
@@ -67,6 +94,49 @@ export class RowView {
     show(this.#copy, row.text !== "");
     show(this.#cancel, live && !isOver(row.status));
     this.#text.setAttribute("aria-label", `answer to: ${row.prompt}`);
+    this.#updateTokens(row);
+  }
+
+  /** Offer the text token by token, or not. */
+  offerTokens(on: boolean): void {
+    show(this.#tokens, on && (this.#row.text !== "" || this.#tokenText !== null));
+  }
+
+  /** What the kernel knows of a token that was pointed at. */
+  tellToken(n: number, facts: TokenFacts | null): void {
+    if (this.#tokenText?.cursor === n - 1) setText(this.#tokenFacts, tokenWords(this.#row, n, facts));
+  }
+
+  #toggleTokens(place: number, ask: Ask): void {
+    const on = this.#tokenText === null;
+    this.#tokens.setAttribute("aria-pressed", String(on));
+    ask({ kind: "tokens", row: place, on });
+    if (on) {
+      const text = new TokenText(`answer to: ${this.#row.prompt}, token by token`);
+      text.colour(true);
+      text.onPoint = (token) => {
+        clearTimeout(this.#rested);
+        text.light(token);
+        setText(this.#tokenFacts, token < 0 ? HINT : tokenWords(this.#row, token + 1, null));
+        if (token >= 0)
+          this.#rested = window.setTimeout(() => ask({ kind: "token", row: place, n: token + 1 }), REST_MS);
+      };
+      this.#tokenText = text;
+      this.#text.after(text.root);
+      setText(this.#tokenFacts, HINT);
+    } else {
+      this.#tokenText?.root.remove();
+      this.#tokenText = null;
+    }
+    this.update(this.#row, !this.#cancel.hidden);
+  }
+
+  #updateTokens(row: RowState): void {
+    const shown = this.#tokenText !== null;
+    show(this.#tokenFacts, shown);
+    if (!this.#tokenText) return;
+    show(this.#text, false);
+    if (row.tokens) this.#tokenText.update(row.tokens);
   }
 
   /** What became of asking to cancel this row. */

@@ -38,6 +38,7 @@ function widget() {
     const onSnapshot = () => kept.replace(model.get("snapshot"));
     const onMessage = (message: FromKernel) => {
       if (message.kind === "ack") asks.heard(message.ask);
+      else if (message.kind === "token") kept.onToken(message.row, message.n, message.facts);
       else if (message.kind === "delta" && !kept.add(message.seq, message.rows)) send({ kind: "resync" });
     };
     const onLost = () => kept.lose();
@@ -66,7 +67,7 @@ function widget() {
       views += 1;
       const view = `${page}/${views}`;
       const ending = new AbortController();
-      const { root } = new StreamView(rows, asks, ending.signal);
+      const { root } = new StreamView(rows, asks, ending.signal, sender(model));
       el.append(root);
       const send = sender(model);
       send({ kind: "view", page, view, on: pageIsSeen() });

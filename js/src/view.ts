@@ -5,7 +5,7 @@ import { button, element, setText, show } from "./dom";
 import { Roving } from "./roving";
 import { RowView, tellOnButton } from "./row";
 import type { Store } from "./store";
-import { isOver } from "./wire";
+import { isOver, type ToKernel } from "./wire";
 import { LOST, spoken, summary, totalRate } from "./words";
 
 export class StreamView {
@@ -21,12 +21,28 @@ export class StreamView {
   #head: HTMLElement;
   #foot = element("div", "mlx-foot");
   #spoken = element("span", "mlx-unseen");
+  #columns = button("mlx-columns", "Side by side");
+  #ask: (message: ToKernel) => void;
   #roving: Roving;
   #dirty = new Set<number>();
   #all = true;
   #frame = 0;
 
-  constructor(store: Store, cancels: Cancels, signal: AbortSignal) {
+  constructor(
+    store: Store,
+    cancels: Cancels,
+    signal: AbortSignal,
+    ask: (message: ToKernel) => void = () => {},
+  ) {
+    this.#ask = ask;
+    this.#columns.dataset.stop = "button";
+    this.#columns.title = "Put the answers beside each other";
+    this.#columns.setAttribute("aria-pressed", "false");
+    this.#columns.addEventListener("click", () => {
+      const on = this.root.classList.toggle("mlx-side-by-side");
+      this.#columns.setAttribute("aria-pressed", String(on));
+    });
+    store.onToken = (row, n, facts) => this.#rows[row]?.tellToken(n, facts);
     this.#store = store;
     this.#cancels = cancels;
     this.#cancelAll.dataset.stop = "button";
@@ -38,6 +54,7 @@ export class StreamView {
       element("span", "mlx-space"),
       this.#rate,
       this.#cancelAll,
+      this.#columns,
     );
     this.#spoken.setAttribute("role", "status");
     this.#spoken.setAttribute("aria-live", "polite");
@@ -62,6 +79,7 @@ export class StreamView {
     rows.forEach((row, i) => {
       if (this.#all || this.#dirty.has(i)) this.#rows[i]?.update(row, !lost);
     });
+    for (const row of this.#rows) row.offerTokens(this.#store.traced && !lost);
     this.#all = false;
     this.#dirty.clear();
     const many = rows.length > 1;
@@ -91,7 +109,9 @@ export class StreamView {
   }
 
   #make(): void {
-    this.#rows = this.#store.rows.map((row, i) => new RowView(row, (tell) => this.#cancels.ask([i], tell)));
+    this.#rows = this.#store.rows.map(
+      (row, i) => new RowView(row, (tell) => this.#cancels.ask([i], tell), i, this.#ask),
+    );
     this.#body.replaceChildren(...this.#rows.map((row) => row.root));
   }
 

@@ -18,6 +18,29 @@ export interface Figures {
 export interface RowState extends Figures {
   prompt: string;
   text: string;
+  /** Only once the page asked for them: the text token by token, and probabilities where there are any. */
+  tokens?: TokenTexts;
+}
+
+export interface TokenTexts {
+  texts: string[];
+  chances: (number | null)[];
+}
+
+/** Tokens `from` on. */
+export interface TokenNews {
+  from: number;
+  texts: string[];
+  chances: (number | null)[];
+}
+
+/** What the kernel knows of one token beside its text. Times in milliseconds; `shared` are other rows' numbers. */
+export interface TokenFacts {
+  step: number;
+  ms: number | null;
+  shared: number[];
+  logprob: number | null;
+  top: { text: string; logprob: number }[];
 }
 
 export interface Snapshot {
@@ -26,15 +49,21 @@ export interface Snapshot {
   title: string;
   final: boolean;
   rows: RowState[];
+  /** Whether the text can be had token by token. */
+  traced?: boolean;
 }
 
 /** What is new in one row: changed figures, and text to add at the end. */
 export interface RowNews extends Partial<Figures> {
   i: number;
   add?: string;
+  tok?: TokenNews;
 }
 
-export type FromKernel = { kind: "delta"; seq: number; rows: RowNews[] } | { kind: "ack"; ask: number };
+export type FromKernel =
+  | { kind: "delta"; seq: number; rows: RowNews[] }
+  | { kind: "ack"; ask: number }
+  | { kind: "token"; row: number; n: number; facts: TokenFacts | null };
 
 export type ToKernel =
   | { kind: "hello"; page: string }
@@ -43,11 +72,14 @@ export type ToKernel =
   | { kind: "selection"; view: string; active: boolean }
   | { kind: "gone"; view: string }
   | { kind: "resync" }
-  | { kind: "cancel"; ask: number; rows: number[] };
+  | { kind: "cancel"; ask: number; rows: number[] }
+  | { kind: "tokens"; row: number; on: boolean }
+  | { kind: "token"; row: number; n: number };
 
 /** The widget's traits that this side reads. */
 export interface Traits {
   snapshot: Snapshot;
+  selected: number[];
 }
 
 export function isOver(status: Status): boolean {

@@ -1,6 +1,6 @@
 // Every sentence and figure of the view, as text. No DOM here.
 
-import { isOver, type RowState } from "./wire";
+import { isOver, type RowState, type TokenFacts } from "./wire";
 
 export const LOST = "The kernel is gone or was restarted. This is what had arrived.";
 
@@ -53,4 +53,32 @@ export function spoken(rows: RowState[]): string {
     return isOver(only.status) ? `${only.status}, ${tokens(only.generated)}` : only.status;
   const over = rows.filter((row) => isOver(row.status)).length;
   return `${over} of ${rows.length} rows done`;
+}
+
+/** One line about a token: `n` counts from 1. */
+export function tokenWords(row: RowState, n: number, facts: TokenFacts | null): string {
+  const parts = [`token ${count.format(n)}`];
+  const chance = row.tokens?.chances[n - 1];
+  if (chance !== null && chance !== undefined) parts.push(`probability ${percent(chance)}`);
+  if (facts) {
+    if (facts.ms !== null)
+      parts.push(`took ${facts.ms < 10 ? facts.ms.toFixed(1) : Math.round(facts.ms)} ms`);
+    parts.push(`step ${count.format(facts.step)}`);
+    const others = facts.shared.slice(0, 8).map((id) => `#${id}`);
+    if (facts.shared.length > 8) others.push(`${facts.shared.length - 8} more`);
+    parts.push(others.length ? `shared with ${others.join(" ")}` : "alone in its step");
+    if (facts.top.length)
+      parts.push(
+        `candidates: ${facts.top.map((one) => `“${one.text}” ${percent(Math.exp(one.logprob))}`).join(", ")}`,
+      );
+    else if (chance === null || chance === undefined)
+      parts.push("no probabilities: ask for them with logprobs=3");
+  }
+  return parts.join(" · ");
+}
+
+export function percent(chance: number): string {
+  return chance >= 0.0995
+    ? `${Math.round(chance * 100)}%`
+    : `${(chance * 100).toFixed(chance >= 0.001 ? 1 : 2)}%`;
 }

@@ -24,7 +24,9 @@ async function shown(rows = [row()], changes = {}) {
 }
 
 function buttons(el: HTMLElement): string[] {
-  return [...el.querySelectorAll("button")].filter((b) => !b.hidden).map((b) => b.textContent ?? "");
+  return [...el.querySelectorAll("button")]
+    .filter((b) => !b.hidden && b.textContent !== "Side by side")
+    .map((b) => b.textContent ?? "");
 }
 
 function find(el: HTMLElement, text: string): HTMLButtonElement {
@@ -208,6 +210,8 @@ describe("the keyboard", () => {
       document.activeElement?.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, ...more }));
     expect(stop().map((s) => s.textContent)).toEqual(["Cancel all"]);
     stop()[0]?.focus();
+    press("ArrowRight");
+    expect(document.activeElement?.textContent).toBe("Side by side");
     press("ArrowRight");
     expect(document.activeElement?.textContent).toBe("Copy");
     press("End");

@@ -71,7 +71,7 @@ class DecisionLog:
 def _lean(event: ev.Event) -> ev.Event:
     """The event without what cannot change a decision."""
     if isinstance(event, ev.Submitted):
-        bare = replace(event.request, code=UserCode(), owned=(), prompt_text="")
+        bare = replace(event.request, code=UserCode(), owned=(), prompt_text="", title="")
         return replace(event, request=bare)
     if isinstance(event, ev.StepDone):
         return replace(event, outcomes=tuple(replace(o, text="", logprob=None) for o in event.outcomes))

@@ -115,6 +115,7 @@ class RowOutcome:
     shown now: text that could still begin a stop string is held back until it can't. `finish`
     is set where the row ended at this token by its own doing (end of sequence, stop string,
     callback, length). `error` is (message, traceback text): that row ends, the others go on.
+    `user_ns` is what the row's own code (callback, processors) took, where that was worth a word, else 0.
     """
 
     row_id: int
@@ -123,6 +124,7 @@ class RowOutcome:
     logprob: TokenLogprob | None = None
     finish: tuple[FinishReason, FinishDetail] | None = None
     error: tuple[str, str] | None = None
+    user_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,54 @@ class CloseAsked:
     at_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class PauseAsked:
+    """Compute nothing more until told; rows keep what they have."""
+
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeAsked:
+    """Go on."""
+
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepAsked:
+    """Pause, but compute so many turns first (each at most one chunk and one decode step)."""
+
+    at_ns: int
+    steps: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PaceAsked:
+    """Slow motion: rest so long after each turn that computed something; 0 for full speed. Decides nothing."""
+
+    at_ns: int
+    delay_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityAsked:
+    """Another priority for a row; one that runs already keeps running."""
+
+    at_ns: int
+    row_id: int
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendAsked:
+    """So many more tokens for a row, if context and budget allow it; answered by `Extended`."""
+
+    at_ns: int
+    row_id: int
+    tokens: int
+
+
 Event = (
     Submitted
     | CancelAsked
@@ -183,6 +233,12 @@ Event = (
     | Turn
     | BudgetSet
     | CloseAsked
+    | PauseAsked
+    | ResumeAsked
+    | StepAsked
+    | PaceAsked
+    | PriorityAsked
+    | ExtendAsked
 )
 
 
@@ -271,4 +327,19 @@ class Settle:
     opened: bool = True
 
 
-Instruction = AskLease | GiveLease | Open | Prefill | Decode | Keep | Drop | Evict | Rewind | Settle
+@dataclass(frozen=True, slots=True)
+class Extended:
+    """The answer to `ExtendAsked`: from now on the row may write `max_tokens`; or why it may not.
+
+    `refused` is None, or "over" (the row is), "context" or "budget"; then `needed` and `limit` are
+    tokens or bytes, and `max_tokens` is what still holds.
+    """
+
+    row_id: int
+    max_tokens: int
+    refused: str | None = None
+    needed: int = 0
+    limit: int = 0
+
+
+Instruction = AskLease | GiveLease | Open | Prefill | Decode | Keep | Drop | Evict | Rewind | Settle | Extended

@@ -14,7 +14,7 @@ from mlx_notebook.core.prefix import MIN_REUSE, Entry, PrefixIndex
 
 if TYPE_CHECKING:
     from mlx_notebook.core.rows import Row
-    from mlx_notebook.core.scheduler import SchedulerSettings
+    from mlx_notebook.core.scheduler_settings import SchedulerSettings
 
 KEEP_PROMPT_FROM = 256
 """Prompts of at least so many tokens are kept as soon as they are read, for rows that start meanwhile."""
@@ -46,6 +46,18 @@ class Memory:
         self._needs[row.id] = self.need_of(row)
         self.projected += self._needs[row.id]
         return self.prefixes.shrink(self.budget - self.projected)
+
+    def over_by(self, row: Row, need: int) -> int:
+        """Bytes by which the budget would be exceeded if the row (running or waiting) took `need` at most."""
+        others = self.projected - self._needs[row.id] if row.id in self._needs else 0
+        return others + need - self.budget
+
+    def extend(self, row: Row) -> list[int]:
+        """The row's limit was raised; the entries that must go for it."""
+        if row.id not in self._needs:
+            return []
+        self.projected -= self._needs.pop(row.id)
+        return self.enter(row)
 
     def leave(self, row: Row, *, worth_keeping: bool) -> tuple[int | None, int | None]:
         """The row runs no more; (id of the entry that its state shall become, cap of its tokens), or Nones."""

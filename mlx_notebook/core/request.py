@@ -83,6 +83,7 @@ class UserCode:
 class Request:
     """One row to be: its shape, how it is to be served, and the user's code.
 
+    `title` is the first line of what the user wrote, for views.
     `owned` are native resources that somebody must release exactly once (grammar matchers,
     media embeddings); the gateway owns them until the row opens, the backend from then on.
     `boundaries` are prompt positions, ascending, where another prompt is likely to part from this one.
@@ -91,9 +92,16 @@ class Request:
     id: int
     shape: RequestShape
     prompt_text: str = ""
+    title: str = ""
     priority: int = 0
     deadline: float | None = None
     cache_prompt: bool = True
     boundaries: tuple[int, ...] = ()
     code: UserCode = field(default_factory=UserCode)
     owned: tuple[Callable[[], None], ...] = ()
+
+
+def with_limit(request: Request, max_tokens: int) -> Request:
+    """The same request with another answer limit; what it owns is the same too."""
+    sampling = replace(request.shape.sampling, max_tokens=max_tokens)
+    return replace(request, shape=replace(request.shape, sampling=sampling))

@@ -16,11 +16,17 @@ from enum import IntEnum
 class Kind(IntEnum):
     """What a record says; `a` and `b` depend on it.
 
-    SUBMIT: a = prompt tokens, b = answer limit. ADMIT: a = cached tokens, b = slot.
+    SUBMIT: a = prompt tokens, b = answer limit; `spent_ns` is how long ago it was asked for.
+    ADMIT: a = cached tokens, b = slot.
     CHUNK: a = start, b = stop of the prompt positions computed; `spent_ns` is the forward's.
-    TOKEN: a = token id, b = number of the token in its row. STEP: a = rows in the step, b = queued rows;
-    `spent_ns` is the step's. END: a = finish reason, b = finish detail (places in their enumerations).
-    REWIND: the row starts again. LEASE: a = 1 granted, 0 given back. POLICY: the policy failed.
+    TOKEN: a = token id, b = number of the token in its row; `spent_ns` is the user's own code's, where that was slow.
+    STEP: a = rows in the step, b = queued rows; `spent_ns` is the step's.
+    END: a = finish reason, b = finish detail (places in their enumerations).
+    REWIND: the row starts again. POLICY: the policy failed.
+    LEASE: a = 1 granted, 0 given back, 2 somebody waits behind us, 3 nobody does any more; b = our place in the line.
+    WAIT: why the head of the line (`row`) waits from now on: a = WaitCause, b = what it says.
+    MEMORY: from now on rows may take `a` bytes at most, and kept prefixes take `b`.
+    CONTROL: a = Control, b = its value; `row` where it is about one.
     """
 
     SUBMIT = 1
@@ -32,6 +38,40 @@ class Kind(IntEnum):
     REWIND = 7
     LEASE = 8
     POLICY = 9
+    WAIT = 10
+    CONTROL = 11
+    MEMORY = 12
+
+
+class WaitCause(IntEnum):
+    """Why the row at the head of the line was not admitted; in brackets: what `b` of its record is.
+
+    NONE: nobody waits. BATCH_FULL: every place is taken (rows running). BUDGET: it does not fit beside them
+    (bytes missing). FENCE: somebody else asked for the device before it. ALONE: a row runs that runs alone (its id).
+    EMPTY: it runs alone itself and waits until nobody runs (rows running). STATIC: the policy lets nobody
+    join (rows running). DEVICE: the device is not ours. PAUSED: somebody paused the scheduler.
+    """
+
+    NONE = 0
+    BATCH_FULL = 1
+    BUDGET = 2
+    FENCE = 3
+    ALONE = 4
+    EMPTY = 5
+    STATIC = 6
+    DEVICE = 7
+    PAUSED = 8
+
+
+class Control(IntEnum):
+    """What a person did; in brackets: `b`. STEP (so many), PACE (rest after each step, ns), PRIORITY, LIMIT (new)."""
+
+    PAUSE = 1
+    RESUME = 2
+    STEP = 3
+    PACE = 4
+    PRIORITY = 5
+    LIMIT = 6
 
 
 COLUMNS = ("at_ns", "kind", "row", "step", "a", "b", "spent_ns")

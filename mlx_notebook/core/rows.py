@@ -84,6 +84,7 @@ class Row:
     admitted_ns: int = 0
     first_token_ns: int = 0
     ended_ns: int = 0
+    slot: int = -1
     passed_over: int = 0
     rewinds: int = 0
     token_ids: list[int] = field(default_factory=list)

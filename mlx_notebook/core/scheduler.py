@@ -11,76 +11,30 @@ it (a fence in our own line); they run to their end, then the device is handed o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mlx_notebook.core import events as ev
 from mlx_notebook.core.chunks import ChunkPlanner
+from mlx_notebook.core.control import Reins, Slots
 from mlx_notebook.core.line import WaitingLine
 from mlx_notebook.core.memory import Memory
 from mlx_notebook.core.placement import Mechanism
 from mlx_notebook.core.policy import BuiltIn
-from mlx_notebook.core.projection import CacheCost
-from mlx_notebook.core.ring import Kind, Ring
+from mlx_notebook.core.request import with_limit
+from mlx_notebook.core.ring import Control, Kind, Ring, WaitCause
 from mlx_notebook.core.rows import Chunk, FinishDetail, FinishReason, Row, RowStatus
+from mlx_notebook.core.scheduler_settings import UNLIMITED, Counters, LeaseState, SchedulerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mlx_notebook.core.placement import Placement
 
+__all__ = ["UNLIMITED", "Counters", "LeaseState", "Scheduler", "SchedulerSettings"]
+
 MAX_REWINDS = 1
 """How often a row whose forward failed is prefilled again before it gets the error."""
-
-UNLIMITED = 1 << 62
-"""A budget where nothing is counted."""
-
-
-class LeaseState(StrEnum):
-    """What the scheduler knows of the device."""
-
-    NONE = "none"
-    ASKED = "asked"
-    HELD = "held"
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerSettings:
-    """What a scheduler is made with; equal settings and equal events give equal instructions.
-
-    Attributes:
-        max_rows: rows in the batch at once (prefill and decode together).
-        chunk: prompt tokens a prefill chunk, cut at its multiples; None to size chunks by time.
-        policy: order of admission.
-        cost: what a row's caches take.
-        context_length: tokens of prompt and answer together, None for no limit.
-        budget: bytes that rows and entries may take together.
-        prompt_cache: bytes that entries may take, 0 for none.
-        trimmable: whether a kept state can be cut back to a shorter prefix.
-        deterministic: only states that prefill built, on chunk boundaries, are reused; prompts go alone.
-    """
-
-    max_rows: int = 1
-    chunk: int | None = None
-    policy: BuiltIn = BuiltIn.PRIORITY
-    cost: CacheCost = field(default_factory=CacheCost)
-    context_length: int | None = None
-    budget: int = UNLIMITED
-    prompt_cache: int = 0
-    trimmable: bool = True
-    deterministic: bool = False
-
-
-@dataclass(slots=True)
-class Counters:
-    """How many rows came and how they went; steps taken."""
-
-    submitted: int = 0
-    finished: int = 0
-    cancelled: int = 0
-    failed: int = 0
-    steps: int = 0
 
 
 class Scheduler:
@@ -103,6 +57,10 @@ class Scheduler:
         self._next_seq = 0
         self._place = 0
         self._fences: dict[int, int] = {}
+        self.reins = Reins()
+        self._slots = Slots()
+        self._noted = (0, WaitCause.NONE, 0)
+        self._noted_memory = (0, 0)
 
     def handle(self, event: ev.Event) -> list[ev.Instruction]:
         """Take one event, change the state, return what to do, in order."""
@@ -135,7 +93,7 @@ class Scheduler:
     @property
     def has_room(self) -> bool:
         """Whether a turn could admit anybody: only then is a user's policy worth asking."""
-        return bool(self.line) and len(self._prefilling) + len(self._decoding) < self.settings.max_rows
+        return bool(self.line) and self._running < self.settings.max_rows and not self.reins.held
 
     def waiting_rows(self) -> list[Row]:
         """Rows that wait, in the default order."""
@@ -160,7 +118,10 @@ class Scheduler:
         self._placements[row.id] = event.placement
         self._deadlines += row.deadline_ns is not None
         limit = row.request.shape.sampling.max_tokens
-        self.ring.record(event.at_ns, Kind.SUBMIT, row.id, self.counters.steps, row.prompt_tokens, limit)
+        waited = event.at_ns - event.asked_ns
+        self.ring.record(event.at_ns, Kind.SUBMIT, row.id, self.counters.steps, row.prompt_tokens, limit, waited)
+        if event.request.priority:
+            self._record_control(event.at_ns, Control.PRIORITY, event.request.priority, row.id)
         if self.closed:
             return self._end(row, event.at_ns, FinishReason.CANCELLED, FinishDetail.CLOSED)
         self.line.add(row)
@@ -197,6 +158,7 @@ class Scheduler:
         else:
             self.line.remove(row)
         row.status, row.finish_reason, row.finish_detail, row.ended_ns = reason.status, reason, detail, at_ns
+        self._slots.give(row.slot)
         counter = str(reason.status)
         setattr(self.counters, counter, getattr(self.counters, counter) + 1)
         self._deadlines -= row.deadline_ns is not None
@@ -220,7 +182,7 @@ class Scheduler:
 
     def _lease_granted(self, event: ev.LeaseGranted) -> list[ev.Instruction]:
         self.lease, self._place = LeaseState.HELD, event.place
-        self.ring.record(event.at_ns, Kind.LEASE, step=self.counters.steps, a=1)
+        self.ring.record(event.at_ns, Kind.LEASE, step=self.counters.steps, a=1, b=event.place)
         return self._rest_if_idle(event.at_ns)
 
     def _lease_lost(self, event: ev.LeaseLost) -> list[ev.Instruction]:
@@ -229,10 +191,12 @@ class Scheduler:
 
     def _lease_wanted(self, event: ev.LeaseWanted) -> list[ev.Instruction]:
         self._fences.setdefault(event.place, self._next_seq)
+        self.ring.record(event.at_ns, Kind.LEASE, step=self.counters.steps, a=2, b=event.place)
         return []
 
     def _lease_unwanted(self, event: ev.LeaseUnwanted) -> list[ev.Instruction]:
         self._fences.pop(event.place, None)
+        self.ring.record(event.at_ns, Kind.LEASE, step=self.counters.steps, a=3, b=event.place)
         return []
 
     def _no_lease(self) -> None:
@@ -258,10 +222,21 @@ class Scheduler:
 
     def _turn(self, event: ev.Turn) -> list[ev.Instruction]:
         steps = self._expire(event.at_ns)
+        if self.reins.held:
+            self._note_wait(event.at_ns, None)
+            # Nothing is computed: whoever waits for the device may have it meanwhile.
+            return steps + (self._give_lease(event.at_ns) if self.lease is not LeaseState.NONE else [])
         if self.lease is not LeaseState.HELD:
+            self._note_wait(event.at_ns, None)
             return steps + self._ask_lease(event.at_ns) + self._rest_if_idle(event.at_ns)
+        head = None
         if self.has_room:
-            steps += self._admit(event)
+            admitted, head = self._admit(event)
+            steps += admitted
+        self._note_wait(event.at_ns, head)
+        self._note_memory(event.at_ns)
+        if self._running:
+            self.reins.computed()
         parts = self.planner.plan(self._prefilling, rows_wait=bool(self._decoding))
         if parts:
             steps.append(ev.Prefill(parts))
@@ -278,21 +253,69 @@ class Scheduler:
         late = [row for row in self.rows.values() if row.deadline_ns is not None and row.deadline_ns <= at_ns]
         return self._end_all(late, at_ns, FinishDetail.DEADLINE)
 
-    def _admit(self, event: ev.Turn) -> list[ev.Instruction]:
+    def _admit(self, event: ev.Turn) -> tuple[list[ev.Instruction], Row | None]:
+        """Admit whoever may be; with it comes the first of those who would have been next."""
         if self.settings.policy is BuiltIn.STATIC and self._decoding:
-            return []
+            return [], None
         steps: list[ev.Instruction] = []
         fence = self._fences.get(self._place)
         candidates = self.line.candidates(self.settings.policy, event.order, fence)
         while (row := self.line.admit(candidates, self._fits, self._runs_alone)) is not None:
             candidates.remove(row)
             steps += self._enter(row, event.at_ns)
-        return steps
+        return steps, candidates[0] if candidates else None
+
+    def _note_wait(self, at_ns: int, head: Row | None) -> None:
+        """Record why the head of the line waits, where that is something new."""
+        if not self.line:
+            noted = (0, WaitCause.NONE, 0)
+        else:
+            head = head or next(iter(self.line))
+            noted = (head.id, *self._why_waits(head))
+        if noted != self._noted:
+            self._noted = noted
+            self.ring.record(at_ns, Kind.WAIT, noted[0], self.counters.steps, noted[1], noted[2])
+
+    def _note_memory(self, at_ns: int) -> None:
+        noted = (self.memory.projected, self.memory.prefixes.nbytes)
+        if noted != self._noted_memory:
+            self._noted_memory = noted
+            self.ring.record(at_ns, Kind.MEMORY, step=self.counters.steps, a=noted[0], b=noted[1])
+
+    def _why_waits(self, row: Row) -> tuple[WaitCause, int]:
+        if self.reins.held:
+            return WaitCause.PAUSED, 0
+        if self.lease is not LeaseState.HELD:
+            return WaitCause.DEVICE, 0
+        return self._why_nobody_joins() or self._why_it_does_not(row)
+
+    def _why_nobody_joins(self) -> tuple[WaitCause, int] | None:
+        running = self._running
+        if running == 1 and self._runs_alone(only := (self._prefilling or self._decoding)[0]):
+            return WaitCause.ALONE, only.id
+        if running >= self.settings.max_rows:
+            return WaitCause.BATCH_FULL, running
+        if self.settings.policy is BuiltIn.STATIC and self._decoding:
+            return WaitCause.STATIC, running
+        return None
+
+    def _why_it_does_not(self, row: Row) -> tuple[WaitCause, int]:
+        fence = self._fences.get(self._place)
+        if fence is not None and row.seq >= fence:
+            return WaitCause.FENCE, 0
+        if self._runs_alone(row):
+            return WaitCause.EMPTY, self._running
+        return WaitCause.BUDGET, max(0, self.memory.over_by(row, self.memory.need_of(row) + self.memory.projected))
+
+    @property
+    def _running(self) -> int:
+        return len(self._prefilling) + len(self._decoding)
 
     def _enter(self, row: Row, at_ns: int) -> list[ev.Instruction]:
         again = row.opened
         row.status = RowStatus.PREFILL
         row.admitted_ns = row.admitted_ns or at_ns
+        row.slot = self._slots.take()
         self._prefilling.append(row)
         steps: list[ev.Instruction] = []
         if not again:
@@ -300,11 +323,11 @@ class Scheduler:
             row.prefilled = row.cached_tokens = cached
             steps.append(ev.Open(row.id, entry_id, cached))
         steps += [ev.Evict(entry_id) for entry_id in self.memory.enter(row)]
-        self.ring.record(at_ns, Kind.ADMIT, row.id, self.counters.steps, row.cached_tokens, len(self._decoding))
+        self.ring.record(at_ns, Kind.ADMIT, row.id, self.counters.steps, row.cached_tokens, row.slot)
         return steps
 
     def _fits(self, row: Row) -> bool:
-        running = len(self._prefilling) + len(self._decoding)
+        running = self._running
         if running >= self.settings.max_rows:
             return False
         if self._placements[row.id].mechanism is Mechanism.SERIAL:
@@ -366,7 +389,7 @@ class Scheduler:
             if outcome.token_id is not None:
                 row.token_ids.append(outcome.token_id)
                 row.first_token_ns = row.first_token_ns or at_ns
-                record(at_ns, Kind.TOKEN, row.id, step, outcome.token_id, len(row.token_ids))
+                record(at_ns, Kind.TOKEN, row.id, step, outcome.token_id, len(row.token_ids), outcome.user_ns)
             if outcome.error is not None:
                 steps += self._end(row, at_ns, FinishReason.ERROR, None, outcome.error)
             elif outcome.finish is not None:
@@ -387,10 +410,59 @@ class Scheduler:
             self.memory.leave(row, worth_keeping=False)
             row.rewinds += 1
             row.status, row.prefilled = RowStatus.QUEUED, 0
+            self._slots.give(row.slot)
+            row.slot = -1
             self.line.add(row)
             self.ring.record(event.at_ns, Kind.REWIND, row.id, self.counters.steps)
             steps.append(ev.Rewind(row_id))
         return steps
+
+    # ------------------------------------------------------------ what a person asks for
+
+    def _pause_asked(self, event: ev.PauseAsked) -> list[ev.Instruction]:
+        self.reins.pause()
+        return self._record_control(event.at_ns, Control.PAUSE)
+
+    def _resume_asked(self, event: ev.ResumeAsked) -> list[ev.Instruction]:
+        self.reins.resume()
+        return self._record_control(event.at_ns, Control.RESUME)
+
+    def _step_asked(self, event: ev.StepAsked) -> list[ev.Instruction]:
+        self.reins.allow(event.steps)
+        return self._record_control(event.at_ns, Control.STEP, event.steps)
+
+    def _pace_asked(self, event: ev.PaceAsked) -> list[ev.Instruction]:
+        self.reins.delay_ns = event.delay_ns
+        return self._record_control(event.at_ns, Control.PACE, event.delay_ns)
+
+    def _priority_asked(self, event: ev.PriorityAsked) -> list[ev.Instruction]:
+        row = self.rows.get(event.row_id)
+        if row is None:
+            return []
+        row.request = replace(row.request, priority=event.priority)
+        self.line.resort()
+        return self._record_control(event.at_ns, Control.PRIORITY, event.priority, row.id)
+
+    def _extend_asked(self, event: ev.ExtendAsked) -> list[ev.Instruction]:
+        row = self.rows.get(event.row_id)
+        if row is None:
+            return [ev.Extended(event.row_id, 0, "over")]
+        before, context = row.request, self.settings.context_length
+        held = before.shape.sampling.max_tokens
+        tokens = row.prompt_tokens + held + event.tokens
+        if context is not None and tokens > context:
+            return [ev.Extended(row.id, held, "context", tokens, context)]
+        need = self.settings.cost.of(tokens)
+        over = self.memory.over_by(row, need)
+        if over > 0:
+            return [ev.Extended(row.id, held, "budget", self.memory.budget + over, self.memory.budget)]
+        row.request = with_limit(before, held + event.tokens)
+        self._record_control(event.at_ns, Control.LIMIT, held + event.tokens, row.id)
+        return [ev.Extended(row.id, held + event.tokens), *(ev.Evict(one) for one in self.memory.extend(row))]
+
+    def _record_control(self, at_ns: int, what: Control, value: int = 0, row_id: int = 0) -> list[ev.Instruction]:
+        self.ring.record(at_ns, Kind.CONTROL, row_id, self.counters.steps, what, value)
+        return []
 
     _by_event: ClassVar[dict[type, Callable[[Any, Any], list[ev.Instruction]]]] = {
         ev.Submitted: _submitted,
@@ -406,6 +478,12 @@ class Scheduler:
         ev.Kept: _kept,
         ev.StepDone: _step_done,
         ev.StepFailed: _step_failed,
+        ev.PauseAsked: _pause_asked,
+        ev.ResumeAsked: _resume_asked,
+        ev.StepAsked: _step_asked,
+        ev.PaceAsked: _pace_asked,
+        ev.PriorityAsked: _priority_asked,
+        ev.ExtendAsked: _extend_asked,
     }
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from mlx_notebook.core.events import Decode, Keep, Kept, Prefill, PrefillDone, RowOutcome, StepDone, StepFailed
 from mlx_notebook.core.placement import Capabilities
+from mlx_notebook.core.request import with_limit
 from mlx_notebook.core.rows import FinishDetail, FinishReason
+from mlx_notebook.core.segments import SLOW_CODE_NS
 from mlx_notebook.failure import as_text
 
 if TYPE_CHECKING:
@@ -74,6 +76,10 @@ class Backend(Protocol):
 
     def warm(self, rows: int) -> bool:
         """While idle: compile what a step of so many rows needs; False if there is nothing to gain here."""
+        ...
+
+    def extend(self, row_id: int, max_tokens: int) -> None:
+        """From now on the open row may write so many tokens in all; unknown rows are ignored."""
         ...
 
     def synchronize(self) -> None:
@@ -140,15 +146,18 @@ class ScriptedBackend:
         self._counts[row_id] = index + 1
         text = self.script(row_id, index)
         token_id = ord(text[0])
+        began = time.monotonic_ns()
         try:
             go_on = request.code.on_token is None or request.code.on_token(token_id, text, None) is not False
         except BaseException as error:  # noqa: BLE001 - user code: its failure is this row's alone
             return RowOutcome(row_id, token_id, text, error=as_text(error))
+        spent = time.monotonic_ns() - began
+        told = RowOutcome(row_id, token_id, text, user_ns=spent if spent >= SLOW_CODE_NS else 0)
         if not go_on:
-            return RowOutcome(row_id, token_id, text, finish=(FinishReason.STOP, FinishDetail.CALLBACK))
+            return replace(told, finish=(FinishReason.STOP, FinishDetail.CALLBACK))
         if index + 1 >= request.shape.sampling.max_tokens:
-            return RowOutcome(row_id, token_id, text, finish=(FinishReason.LENGTH, FinishDetail.MAX_TOKENS))
-        return RowOutcome(row_id, token_id, text)
+            return replace(told, finish=(FinishReason.LENGTH, FinishDetail.MAX_TOKENS))
+        return told
 
     def rewind(self, row_id: int) -> None:
         """A scripted row has no caches."""
@@ -178,6 +187,10 @@ class ScriptedBackend:
 
     def warm(self, rows: int) -> bool:  # noqa: ARG002 - nothing is ever cold here
         return False
+
+    def extend(self, row_id: int, max_tokens: int) -> None:
+        if row_id in self._rows:
+            self._rows[row_id] = with_limit(self._rows[row_id], max_tokens)
 
     def synchronize(self) -> None:
         """Nothing is ever in flight."""

@@ -9,6 +9,7 @@ A row that was just prefilled has nothing to commit yet: its first step feeds th
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
@@ -16,7 +17,7 @@ import mlx.core as mx
 from mlx_notebook.core.events import RowOutcome
 from mlx_notebook.core.rows import FinishDetail, FinishReason
 from mlx_notebook.engine.sampling import draw_rows
-from mlx_notebook.engine.usercode import processed, wants_more
+from mlx_notebook.engine.usercode import processed, take_time, wants_more
 from mlx_notebook.failure import as_text
 
 if TYPE_CHECKING:
@@ -129,6 +130,10 @@ def commit(rows: Sequence[RowState], tokens: Sequence[Read | None], context_leng
         outcomes[row.request.id] = RowOutcome(
             row.request.id, told.token_id, told.text + row.text.flush(), told.logprob, error=error
         )
+    for row in rows:
+        spent = take_time(row) if row.user_ns else 0
+        if spent and row.request.id in outcomes:
+            outcomes[row.request.id] = replace(outcomes[row.request.id], user_ns=spent)
     return list(outcomes.values())
 
 

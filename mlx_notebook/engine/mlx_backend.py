@@ -16,6 +16,7 @@ import mlx.core as mx
 
 from mlx_notebook.core.events import Decode, Keep, Kept, Prefill, PrefillDone, PrefillPart, StepDone, StepFailed
 from mlx_notebook.core.kv_scheme import KVScheme
+from mlx_notebook.core.request import with_limit
 from mlx_notebook.engine import decode, prefill, wired
 from mlx_notebook.engine.attention import AttentionRoute
 from mlx_notebook.engine.backend import release_all
@@ -208,6 +209,12 @@ class MlxBackend:
     def warm(self, rows: int) -> bool:  # noqa: ARG002
         """Nothing: eager steps compile nothing for a number of rows, on the CPU nothing at all."""
         return False
+
+    def extend(self, row_id: int, max_tokens: int) -> None:
+        """Another answer limit for an open row; unknown rows are ignored."""
+        row = self._rows.get(row_id)
+        if row is not None:
+            row.request = self._requests[row_id] = with_limit(row.request, max_tokens)
 
     def synchronize(self) -> None:
         """Wait till the device has done all that was dispatched."""

@@ -42,6 +42,7 @@ class RowState:
     `committed` are the output tokens so far. `ready` is the token that the next step commits; `ahead` the one after
     it, where it could be sampled before `ready` was read; `logits` [1, V] stand in for `ahead` where user processors
     must see `ready` first.
+    `user_ns` counts what the row's own code took since it was last asked.
     `history` [n] holds the last tokens, prompt and output, as far back as somebody looks.
     """
 
@@ -57,6 +58,7 @@ class RowState:
     ready: Drawn | None = None
     ahead: Drawn | None = None
     logits: mx.array | None = None
+    user_ns: int = 0
 
     @property
     def known(self) -> tuple[int, ...]:

@@ -6,9 +6,12 @@ row's failure.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
+
+from mlx_notebook.core.segments import SLOW_CODE_NS
 
 if TYPE_CHECKING:
     from mlx_notebook.core.results import TokenLogprob
@@ -27,7 +30,9 @@ def processed(row: RowState, logits: mx.array) -> mx.array:
     for place, processor in enumerate(row.request.code.logits_processors):
         # Another object over the same values: what the processor does to it in place stays with it.
         tokens = row.history.reshape(-1)
+        began = time.monotonic_ns()
         given = row.context.run(processor, tokens, logits)
+        row.user_ns += time.monotonic_ns() - began
         if not isinstance(given, mx.array):
             raise TypeError(
                 f"logits processor {place} ({processor!r}) returned {type(given).__name__}; it must return the logits, "
@@ -44,4 +49,16 @@ def processed(row: RowState, logits: mx.array) -> mx.array:
 def wants_more(row: RowState, token_id: int, text: str, logprob: TokenLogprob | None) -> bool:
     """Call the row's `on_token`; False if it said so, True otherwise and without one."""
     callback = row.request.code.on_token
-    return callback is None or row.context.run(callback, token_id, text, logprob) is not False
+    if callback is None:
+        return True
+    began = time.monotonic_ns()
+    try:
+        return row.context.run(callback, token_id, text, logprob) is not False
+    finally:
+        row.user_ns += time.monotonic_ns() - began
+
+
+def take_time(row: RowState) -> int:
+    """Nanoseconds of the row's own code since the last time, 0 where it was not slow enough for a word."""
+    spent, row.user_ns = row.user_ns, 0
+    return spent if spent >= SLOW_CODE_NS else 0

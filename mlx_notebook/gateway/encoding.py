@@ -25,6 +25,10 @@ class PromptEncoder(Protocol):
         """(ids, text) of one prompt; TypeError or ValueError says what is wrong with it."""
         ...
 
+    def text_of(self, token_id: int) -> str:
+        """What one token says by itself."""
+        ...
+
 
 class ModelEncoder:
     """A loaded model's tokenizer and chat template."""
@@ -52,6 +56,9 @@ class ModelEncoder:
             chat_template_kwargs=chat_template_kwargs or None,
         )
 
+    def text_of(self, token_id: int) -> str:
+        return self._tokenization.decode([token_id])
+
 
 class CodePointEncoder:
     """One token a character, for backends without a tokenizer (scripted ones)."""
@@ -75,3 +82,6 @@ class CodePointEncoder:
             return [ord(character) for character in text], text
         ids = [int(item) for item in items]
         return ids, "".join(chr(i) for i in ids)
+
+    def text_of(self, token_id: int) -> str:
+        return chr(token_id)

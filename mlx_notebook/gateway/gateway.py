@@ -27,6 +27,7 @@ from mlx_notebook.gateway.handles import Handles
 from mlx_notebook.gateway.history import EventBatch, events_since
 from mlx_notebook.gateway.hooks import current_execution
 from mlx_notebook.gateway.lease import device_lease
+from mlx_notebook.gateway.observed import Observed
 from mlx_notebook.gateway.policies import UserPolicy
 from mlx_notebook.gateway.record import RowRecord
 from mlx_notebook.gateway.registry import registry
@@ -34,6 +35,7 @@ from mlx_notebook.gateway.settings import Settings, check_settings
 from mlx_notebook.gateway.stats import GatewayStats, PromptCacheStats
 from mlx_notebook.gateway.thread import Engine
 from mlx_notebook.gateway.tuning import settings_for
+from mlx_notebook.gateway.viewed import Viewed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -53,7 +55,7 @@ REPORT_S = 0.1
 """How often a load's progress is told: on the caller's thread, which may print."""
 
 
-class Gateway(FanOut):
+class Gateway(FanOut, Observed, Viewed):
     """A loaded model that answers requests.
 
     Args:
@@ -381,6 +383,7 @@ class Gateway(FanOut):
         """Wait until no request is open; False if `timeout` seconds passed first."""
         if not self.busy:
             return True
+        self._engine.pausing.refuse_to_wait("wait_idle()")
         waiting.refuse_to_block("wait_idle()")
         return waiting.sleep_until(self._engine.intake.idle.wait, timeout)
 

@@ -13,10 +13,14 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.core.figures import figures_of
+from mlx_notebook.core.options import as_int
 from mlx_notebook.core.results import Result
 from mlx_notebook.core.rows import FinishDetail, RowStatus
 from mlx_notebook.errors import Cancelled, GatewayDead, MlxNotebookError, RowFailed
+from mlx_notebook.gateway.explaining import explain_row
+from mlx_notebook.gateway.extending import ask_to_extend
 from mlx_notebook.gateway.hooks import hooks
+from mlx_notebook.gateway.registry import registry
 from mlx_notebook.gateway.waiting import SLICE_S, interrupted, refuse_to_block, sleep_until
 from mlx_notebook.trace.spans import Span, spans_of
 
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import AsyncIterator, Callable, Generator, Iterator
 
+    from mlx_notebook.core.explain import TimedReason
+    from mlx_notebook.core.recording import Recording
     from mlx_notebook.core.results import TokenLogprob
     from mlx_notebook.gateway.record import RowRecord
     from mlx_notebook.gateway.thread import Engine
@@ -51,6 +57,7 @@ class Progress:
     error: str | None
     waiting: str
     thinking: str = ""
+    paused: bool = False
 
 
 class Handle:
@@ -91,6 +98,19 @@ class Handle:
         """What the model has written inside its thinking marks until now; None if it has not thought."""
         return self._record.reasoning
 
+    @property
+    def title(self) -> str:
+        """The first line of what the user wrote."""
+        return self._record.row.request.title
+
+    def pieces(self, after: int = 0) -> list[str]:
+        """The text that each token (after the first `after`) brought, so far; never waits."""
+        return self._record.pieces(after)
+
+    def logprobs_so_far(self) -> list[TokenLogprob]:
+        """Log-probabilities of the tokens so far, empty if they were not asked for; never waits."""
+        return self._record.logprobs[:] if self.options.get("logprobs") is not None else []
+
     def text_from(self, position: int) -> str:
         """The text after its first `position` characters; never waits."""
         return self.text_so_far[position:] if self._record.length > position else ""
@@ -113,6 +133,7 @@ class Handle:
             finish_detail=None if record.detail is None else str(record.detail),
             error=None if record.error is None else record.error[0],
             waiting=self._engine.why_waiting(self.id) if self.status is RowStatus.QUEUED else "",
+            paused=self._engine.pausing.paused and not self.done(),
             thinking=f"thinking, {len(record.reasoning or '')} characters so far" if record.thinking else "",
         )
 
@@ -144,6 +165,43 @@ class Handle:
     def cancel(self) -> bool:
         """Ask for the row's end; returns at once. False if it was over already."""
         return not self.done() and self._engine.cancel(self.id)
+
+    def reprioritize(self, priority: int) -> bool:
+        """Another priority (higher goes first) for a row that waits; returns at once. False if it waits no more.
+
+        Raises:
+            TypeError, ValueError: no whole number.
+        """
+        priority = as_int("priority", priority, -(2**31), 2**31 - 1, "a whole number; higher goes first")
+        if self.status is not RowStatus.QUEUED or not self._engine.reprioritize(self.id, priority):
+            return False
+        self.options = {**self.options, "priority": priority}
+        return True
+
+    def extend(self, tokens: int) -> int:
+        """Let the row write so many tokens more than its `max_tokens`; the limit that holds now. Waits a step at most.
+
+        Raises:
+            TypeError, ValueError: not a whole number from 1.
+            OverContext, OverBudget: prompt and answer would exceed the model's context, or the KV budget;
+                the row goes on under its old limit.
+            MlxNotebookError: the row is over, or its gateway is gone.
+            WouldDeadlock: called on the engine thread.
+        """
+        tokens = as_int("tokens", tokens, 1, 2**31 - 1, "a whole number from 1")
+        refuse_to_block("extend()")
+        limit = ask_to_extend(self._engine, self._record, tokens)
+        self.options = {**self.options, "max_tokens": limit}
+        return limit
+
+    def explain(self, at_ns: int | None = None, *, recording: Recording | None = None) -> list[TimedReason]:
+        """Where the request's time went, in words, in the order in which it went; never waits.
+
+        Each reason has a stable `code`, a sentence, the milliseconds it took (`ms`; together they are the
+        request's own figures) and the rows it names. With `at_ns` (monotonic nanoseconds), only that moment.
+        `recording` spares reading the log, where the caller has just done so.
+        """
+        return explain_row(self._engine, self._record, self.options, at_ns, recording)
 
     def add_done_callback(self, callback: Callable[[Handle], object]) -> None:
         """Call `callback(handle)` when the row is over: at once if it is, else on the engine thread.
@@ -256,6 +314,7 @@ class Handle:
                     await asyncio.sleep(POLL_S)
                 except (KeyboardInterrupt, asyncio.CancelledError):  # an interrupt of a cell comes as either
                     self.cancel()
+                    registry.resume_all()
                     raise
         await self._await()
 
@@ -272,6 +331,7 @@ class Handle:
                 await asyncio.wait([woken], timeout=0.1)
         except (KeyboardInterrupt, asyncio.CancelledError):
             self.cancel()
+            registry.resume_all()
             raise
         return self.result()
 
@@ -279,6 +339,7 @@ class Handle:
         if self.done():
             return
         self._refuse_to_block()
+        self._engine.pausing.refuse_to_wait(f"waiting for request {self.id}")
         try:
             if not sleep_until(self._record.over.wait, timeout):
                 raise TimeoutError(f"request {self.id} is not done after {timeout} s; it goes on (cancel() ends it)")
@@ -288,6 +349,7 @@ class Handle:
 
     def _wait_for_change(self, position: int) -> None:
         self._refuse_to_block()
+        self._engine.pausing.refuse_to_wait(f"waiting for request {self.id}")
         try:
             record = self._record
             record.news.wait_until(lambda: record.length > position or record.done, SLICE_S)

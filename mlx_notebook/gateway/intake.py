@@ -135,6 +135,14 @@ class Intake:
         with self._lock:
             return self._unstarted.pop(row_id, None)
 
+    def amend(self, request: Request) -> bool:
+        """A row that is not opened yet gets this request instead; False where it is opened, or over."""
+        with self._lock:
+            waits = request.id in self._unstarted
+            if waits:
+                self._unstarted[request.id] = request
+        return waits
+
     def end(self, row_id: int) -> None:
         """The row is over: forget it. Settle it before, so that whoever waits for idleness finds it settled."""
         with self._lock:

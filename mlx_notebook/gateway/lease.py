@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -67,13 +68,24 @@ class Holder:
     age_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Tenure:
+    """Who held the device, what for, from when to when (monotonic seconds)."""
+
+    owner: str
+    kind: str
+    start: float
+    end: float
+
+
 class DeviceLease:
-    """The line for the device."""
+    """The line for the device. `past` holds the latest tenures that are over."""
 
     def __init__(self) -> None:
         # Reentrant: a callback may release, and a finalizer may run inside any allocation.
         self._lock = threading.RLock()
         self._line: list[Ticket] = []
+        self.past: deque[Tenure] = deque(maxlen=256)
 
     def ask(
         self,
@@ -110,6 +122,8 @@ class DeviceLease:
             was_there = ticket in self._line
             ticket.over = True
             if was_there:
+                if ticket.granted.is_set():
+                    self.past.append(Tenure(ticket.owner, ticket.kind, ticket.since, time.monotonic()))
                 self._line.remove(ticket)
             self._tell()
         return was_there

@@ -16,6 +16,7 @@ from mlx_notebook.core.ring import Ring
 from mlx_notebook.core.scheduler import Scheduler, SchedulerSettings
 from mlx_notebook.engine.backend import release_all
 from mlx_notebook.failure import as_text
+from mlx_notebook.gateway.bell import Bell
 from mlx_notebook.gateway.stats import RateMeter
 
 if TYPE_CHECKING:
@@ -65,12 +66,17 @@ class EngineLoop:
         self._places = places
         self._dirty: set[RowRecord] = set()
         self._flushed_ns = 0
+        self.born_ns = self.last_seen_ns
+        self._computed = False
+        self.steps_left = 0
+        self.rested = Bell()
 
     def run(self, stopping: Callable[[], bool]) -> None:
         """Serve until told to stop, then end every row that is left, those too that the scheduler hasn't seen."""
         while not stopping():
             self._do_what_came()
-            self._turn(stopping)
+            if self._turn(stopping) and self.scheduler.reins.delay_ns:
+                self._rest(stopping)
         self.feed(ev.CloseAsked(time.monotonic_ns()))
         self._do_what_came()
 
@@ -105,17 +111,42 @@ class EngineLoop:
         for step in steps:
             self._execute(step)
 
-    def _turn(self, stopping: Callable[[], bool]) -> None:
+    def _turn(self, stopping: Callable[[], bool]) -> bool:
+        """Decide and execute once; whether there was anything to do. Where there was not, it has slept."""
         self.last_seen_ns = time.monotonic_ns()
         steps = self._decide(ev.Turn(self.last_seen_ns, self._chosen_order()))
         for step in steps:
             self._execute(step)
+        if self.scheduler.reins.paused or self.steps_left:
+            self.steps_left = self.scheduler.reins.steps
+            self.rested.ring()
         if steps:
-            return
+            return True
         self._flush()
         deadline = self.scheduler.next_deadline_ns
         seconds = None if deadline is None else max(0.0, (deadline - time.monotonic_ns()) / 1e9)
         self._intake.sleep(seconds, stopping)
+        return False
+
+    def _rest(self, stopping: Callable[[], bool]) -> None:
+        """Slow motion: wait after a turn that computed, and hear meanwhile what callers want."""
+        if not self._computed:
+            return
+        self._computed = False
+        self._flush()
+        began = time.monotonic_ns()
+        while (left := began + self.scheduler.reins.delay_ns - time.monotonic_ns()) > 0 and not stopping():
+            self._intake.sleep(left / 1e9, stopping)
+            self._do_what_came()
+
+    def extend(self, at_ns: int, row_id: int, tokens: int) -> ev.Extended:
+        """Ask the scheduler for more tokens for a row, and do what it says; its answer."""
+        answer, *others = self._decide(ev.ExtendAsked(at_ns, row_id, tokens))
+        for step in (answer, *others):
+            self._execute(step)
+        if not isinstance(answer, ev.Extended):
+            raise TypeError("an extension is answered first")
+        return answer
 
     def _chosen_order(self) -> tuple[object, ...] | None:
         scheduler = self.scheduler
@@ -151,12 +182,14 @@ class EngineLoop:
     def _prefill(self, step: ev.Prefill) -> None:
         parts = tuple(part for part in step.parts if part.row_id in self.scheduler.rows)
         if parts:
+            self._computed = True
             self.feed(self._backend.prefill(ev.Prefill(parts)))
 
     def _decode(self, step: ev.Decode) -> None:
         row_ids = tuple(row_id for row_id in step.row_ids if row_id in self.scheduler.rows)
         if not row_ids:
             return
+        self._computed = True
         outcome = self._backend.decode(ev.Decode(row_ids))
         if isinstance(outcome, ev.StepDone):
             self._deliver(outcome)
@@ -198,6 +231,11 @@ class EngineLoop:
     def _rewind(self, step: ev.Rewind) -> None:
         self._backend.rewind(step.row_id)
 
+    def _extended(self, step: ev.Extended) -> None:
+        row = self.scheduler.rows.get(step.row_id)
+        if step.refused is None and row is not None and not self._intake.amend(row.request):
+            self._backend.extend(step.row_id, step.max_tokens)
+
     def _settle(self, step: ev.Settle) -> None:
         request = self._intake.start(step.row_id)
         if request is not None:
@@ -219,4 +257,5 @@ class EngineLoop:
         ev.Evict: _evict,
         ev.Rewind: _rewind,
         ev.Settle: _settle,
+        ev.Extended: _extended,
     }

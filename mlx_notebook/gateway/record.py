@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from array import array
 from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -46,6 +47,7 @@ class RowRecord:
     Attributes:
         taken: whether an engine took it in, and so will settle it.
         over: up once it is settled.
+        ends: for each token, how long the text was once it was known.
         news: rings when there is more text, and at the end.
     """
 
@@ -75,6 +77,7 @@ class RowRecord:
         self.settled_ns = 0
         self._lock = threading.RLock()
         self._keep: object | None = keep
+        self.ends = array("q")
         self._parts: list[str] = []
         self._thoughts: list[str] = []
         self._marks = marks
@@ -99,6 +102,19 @@ class RowRecord:
         with self._lock:
             self._parts = ["".join(self._parts)]
             return self._parts[0]
+
+    def pieces(self, after: int = 0) -> list[str]:
+        """The text that each token after the first `after` brought; the last of a row that is over has the rest too."""
+        with self._lock:
+            text, ends = self.text, self.ends
+            begin = ends[after - 1] if 0 < after <= len(ends) else 0
+            found = []
+            for end in ends[after:]:
+                found.append(text[begin:end])
+                begin = end
+            if found and self.done:
+                found[-1] += text[begin:]
+            return found
 
     @property
     def reasoning(self) -> str | None:
@@ -130,6 +146,8 @@ class RowRecord:
                 self.token_ids.append(outcome.token_id)
             if outcome.text:
                 self._add(outcome.text if self._splitter is None else self._splitter.push(outcome.text))
+            if outcome.token_id is not None:
+                self.ends.append(self.length)
             if outcome.logprob is not None:
                 self.logprobs.append(outcome.logprob)
 

@@ -153,6 +153,13 @@ class Registry:
         for engine in engines:
             engine.join(JOIN_AT_EXIT_S)
 
+    def resume_all(self) -> None:
+        """Paused gateways go on: whoever waited for one of them was interrupted."""
+        with self._lock:
+            engines = [engine for engine in self._engines if engine.alive]
+        for engine in engines:
+            engine.pausing.resume_after_interrupt()
+
     def orphan_all(self) -> None:
         """In a forked child: the locks may be held by threads that are not here, so make new ones."""
         lease.forget_after_fork()

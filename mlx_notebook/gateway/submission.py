@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from mlx_notebook.gateway.record import RowRecord
 
 
+TITLE_CHARACTERS = 100
+
+
 @dataclass(frozen=True, slots=True)
 class Submission:
     """Checked requests of one call, with the options that hold for each."""
@@ -73,6 +76,14 @@ def is_several(prompt: Any) -> bool:
     return isinstance(first, str) or (isinstance(first, Sequence) and not isinstance(first, bytes))
 
 
+def title_of(prompt: Any) -> str:
+    """The first line that says something of what the user wrote (of the last message); "" for token ids."""
+    if isinstance(prompt, Sequence) and not isinstance(prompt, str) and prompt and isinstance(prompt[-1], Mapping):
+        prompt = prompt[-1].get("content")
+    lines = prompt.splitlines() if isinstance(prompt, str) else ()
+    return next((line.strip()[:TITLE_CHARACTERS] for line in lines if line.strip()), "")
+
+
 def check_call(
     prompt: Any,
     options: Mapping[str, Any],
@@ -114,12 +125,23 @@ def check_call(
                 error.add_note(f"in prompt {position} of {len(prompts)}")
             raise
     requests, held = [], []
-    for shape, text, cuts in shapes:
+    for (shape, text, cuts), one in zip(shapes, prompts, strict=True):
+        title = title_of(one)
         for sample in range(parsed.n):
             own = replace(shape, sampling=replace(shape.sampling, seed=(shape.sampling.seed + sample) % 2**64))
             code = UserCode(on_token, parsed.logits_processors, copy_context())
             requests.append(
-                Request(next(request_ids), own, text, parsed.priority, parsed.deadline, parsed.cache_prompt, cuts, code)
+                Request(
+                    next(request_ids),
+                    own,
+                    text,
+                    title,
+                    parsed.priority,
+                    parsed.deadline,
+                    parsed.cache_prompt,
+                    cuts,
+                    code,
+                )
             )
             held.append({**parsed.to_dict(), "seed": own.sampling.seed})
     return Submission(tuple(requests), tuple(held), several or parsed.n > 1)

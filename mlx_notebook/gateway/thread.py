@@ -29,7 +29,9 @@ from mlx_notebook.gateway.exclusive import Exclusive
 from mlx_notebook.gateway.intake import Intake
 from mlx_notebook.gateway.lease import device_lease
 from mlx_notebook.gateway.loop import EngineLoop
+from mlx_notebook.gateway.pausing import Pausing
 from mlx_notebook.gateway.place import PlacesInLine
+from mlx_notebook.gateway.recorder import Recorder
 from mlx_notebook.gateway.registry import registry
 
 if TYPE_CHECKING:
@@ -94,6 +96,8 @@ class Engine:
         self._backend: Backend | None = None
         self._places = PlacesInLine(name, self._hear)
         self.at_end: list[Callable[[], None]] = []
+        self.pausing = Pausing(self)
+        self.recorder = Recorder(lambda: None if self.loop is None else self.loop.ring)
         self._exclusives: set[Exclusive] = set()
         self._stopping = False
         self._ended = Latch()
@@ -151,6 +155,8 @@ class Engine:
         ahead = None if self.loop is None else self.loop.scheduler.rows_ahead(row_id)
         if ahead is None:
             return "about to enter the queue"
+        if self.pausing.paused:
+            return "paused"
         holder = device_lease().holder
         if self._places.waits and holder is not None:
             return f"waiting for the device: {holder.owner} holds it ({holder.kind})"
@@ -180,6 +186,14 @@ class Engine:
     def cancel(self, row_id: int, detail: FinishDetail = FinishDetail.USER) -> bool:
         """Ask for a row's end; False where there is nobody left to ask."""
         return self.call_soon(lambda at: self._the_loop.feed(ev.CancelAsked(at, row_id, detail)))
+
+    def reprioritize(self, row_id: int, priority: int) -> bool:
+        """Another priority for a row that waits; False where there is nobody left to ask."""
+        return self.call_soon(lambda at: self._the_loop.feed(ev.PriorityAsked(at, row_id, priority)))
+
+    def extend(self, row_id: int, tokens: int, tell: Callable[[ev.Extended], None]) -> bool:
+        """Ask for more tokens for a row; `tell` hears the answer on the engine thread. False: nobody left to ask."""
+        return self.call_soon(lambda at: tell(self._the_loop.extend(at, row_id, tokens)))
 
     def call_soon(self, work: Callable[[int], None]) -> bool:
         """Have `work(at_ns)` run on the engine thread between two steps; False if the thread is gone."""

@@ -2,6 +2,7 @@
 
 An interrupt cancels what the interrupted execution (one run of one cell) submitted and nothing
 else; outside a notebook, where there are no executions, it cancels the request that was waited for.
+It also makes paused gateways go on, so that pausing can hang nobody.
 """
 
 from __future__ import annotations
@@ -34,12 +35,16 @@ if hasattr(os, "register_at_fork"):  # a child's threads get the numbers of the 
 def sleep_until(wait: Callable[[float], bool], timeout: float | None) -> bool:
     """Call `wait(seconds)` in slices until it says True; False when `timeout` seconds have passed."""
     end = None if timeout is None else time.monotonic() + timeout
-    while True:
-        left = SLICE_S if end is None else min(SLICE_S, end - time.monotonic())
-        if wait(max(0.0, left)):
-            return True
-        if end is not None and time.monotonic() >= end:
-            return False
+    try:
+        while True:
+            left = SLICE_S if end is None else min(SLICE_S, end - time.monotonic())
+            if wait(max(0.0, left)):
+                return True
+            if end is not None and time.monotonic() >= end:
+                return False
+    except KeyboardInterrupt:
+        registry.resume_all()
+        raise
 
 
 def refuse_to_block(what: str) -> None:
@@ -59,6 +64,7 @@ def refuse_to_block(what: str) -> None:
 
 def interrupted(*waited_for: Handle) -> None:
     """An interrupt came while waiting: cancel this execution's rows, tell the host what still runs."""
+    registry.resume_all()
     execution = current_execution()
     live = registry.live_handles()
     mine = (

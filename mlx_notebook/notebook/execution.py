@@ -34,6 +34,14 @@ def parent_message(shell: InteractiveShell) -> dict[str, Any]:
     return message if isinstance(message, dict) else {}
 
 
+def nobody_reads() -> bool:
+    """Whether a tool without a reader runs this cell (nbconvert, papermill, nbval): it refuses to ask one for input."""
+    from IPython.core.getipython import get_ipython
+
+    shell = get_ipython()
+    return shell is not None and (parent_message(shell).get("content") or {}).get("allow_stdin") is False
+
+
 @contextmanager
 def apart() -> Iterator[None]:
     """Within, what is made belongs to this run alone: running the cell again does not replace it."""

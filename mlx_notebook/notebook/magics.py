@@ -13,10 +13,25 @@ from mlx_notebook.notebook.arguments import parse
 from mlx_notebook.notebook.chat import chat_command
 from mlx_notebook.notebook.find_gateway import meant
 from mlx_notebook.notebook.generate import generate, publish
-from mlx_notebook.notebook.options import CANCEL, CHAT, GENERATE, LOAD, MAGICS, MODELS, SHOW, STATUS, UNLOAD, help_text
+from mlx_notebook.notebook.options import (
+    CANCEL,
+    CHAT,
+    DASH,
+    GENERATE,
+    LOAD,
+    MAGICS,
+    MODELS,
+    SHOW,
+    STATUS,
+    TRACE,
+    UNLOAD,
+    WHY,
+    help_text,
+)
 from mlx_notebook.notebook.printing import numbers, say
 from mlx_notebook.notebook.settings import MlxNotebook, mode_of
 from mlx_notebook.notebook.show import kept_handle, show_handle
+from mlx_notebook.notebook.show_run import open_gateway, show_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,6 +138,35 @@ class MlxMagics(Magics):
         exported: dict[str, object] = {}
         chat_command(CHAT.name, parsed.words[0] if parsed.words else None, parsed.values, exported)
         self.shell.push(exported)
+
+    @no_var_expand
+    @line_magic
+    @_helped_by(DASH)
+    def mlxdash(self, line: str) -> None:
+        cell_rows.mention_failures()
+        words = parse(DASH, line, {}).words
+        open_gateway(DASH.name, words[0] if words else None).dashboard().display()
+
+    @no_var_expand
+    @line_magic
+    @_helped_by(TRACE)
+    def mlxtrace(self, line: str) -> None:
+        cell_rows.mention_failures()
+        parsed = parse(TRACE, line, self.shell.user_ns)
+        show_trace(parsed.words[0] if parsed.words else None, parsed.values)
+
+    @no_var_expand
+    @line_magic
+    @_helped_by(WHY)
+    def mlxwhy(self, line: str) -> None:
+        from mlx_notebook.notebook.why import why_bundle
+
+        cell_rows.mention_failures()
+        words = parse(WHY, line, {}).words
+        handle = kept_handle(WHY.name, words[0]) if words else registry.last_handle()
+        if handle is None:
+            raise UsageError(f"{WHY.name}: nothing was submitted yet")
+        publish(why_bundle(handle), {}, mode_of(self.shell, self._settings))
 
     @no_var_expand
     @line_magic

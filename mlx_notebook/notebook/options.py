@@ -178,9 +178,37 @@ CHAT = Magic(
         Option("--export", "bind its list of messages to this variable", variable_name, "VAR", completes="variable"),
     ),
 )
+WHY = Magic(
+    "%mlxwhy",
+    "Say in words where a request's time went: what it waited for, and why. Without an argument: the latest one.",
+    words=(0, 1),
+    word_name="[ID]",
+    word_completes="any_id",
+)
+DASH = Magic(
+    "%mlxdash",
+    "Show what the batch does now: places, rows and why they wait, memory; act on rows, pause, step.",
+    words=(0, 1),
+    word_name="[GATEWAY]",
+    word_completes="gateway",
+)
+TRACE = Magic(
+    "%mlxtrace",
+    "Show the timeline: every row step by step, tied to its text. Without an argument: all rows that the log holds.",
+    words=(0, 1),
+    word_name="[ID]",
+    word_completes="any_id",
+    options=(
+        Option("--last", "only the last so many requests", whole, "N"),
+        Option(
+            "--save", "write the log to this file instead, for Perfetto or load_trace; no text is in it", text, "FILE"
+        ),
+        _switch("--text", "with --save: prompts and answers too"),
+    ),
+)
 MODELS = Magic("%mlxmodels", "List the models on this machine, their size, and whether they fit.")
 
-MAGICS = (GENERATE, LOAD, STATUS, SHOW, CANCEL, CHAT, UNLOAD, MODELS)
+MAGICS = (GENERATE, LOAD, STATUS, SHOW, CANCEL, CHAT, DASH, TRACE, WHY, UNLOAD, MODELS)
 
 
 def help_text(magic: Magic) -> str:

@@ -79,6 +79,12 @@ class PageViews:
             return any(view.shown for view in self._views.values())
 
     @property
+    def count(self) -> int:
+        """How many views pages show or hide now."""
+        with self._lock:
+            return len(self._views)
+
+    @property
     def selecting(self) -> bool:
         """Whether a reader has a selection in a view."""
         with self._lock:

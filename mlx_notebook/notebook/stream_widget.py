@@ -18,12 +18,14 @@ import pathlib
 import threading
 import time
 import uuid
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import anywidget
 import traitlets
 
 from mlx_notebook.notebook import frontend
+from mlx_notebook.notebook.execution import nobody_reads
 from mlx_notebook.notebook.freeze import Freeze
 from mlx_notebook.notebook.page_views import PageViews
 from mlx_notebook.notebook.publisher import publisher
@@ -49,9 +51,10 @@ class StreamWidget(anywidget.AnyWidget):
     _esm = _STATIC / "stream.js"
     _css = _STATIC / "stream.css"
     snapshot = traitlets.Dict().tag(sync=True)
+    selected = traitlets.List(traitlets.Int()).tag(sync=True)
 
-    def __init__(self, *, title: str, rows: list[dict[str, Any]]) -> None:
-        first: Snapshot = {"seq": 0, "count": 0, "title": title, "final": False, "rows": rows}
+    def __init__(self, *, title: str, rows: list[dict[str, Any]], traced: bool = False) -> None:
+        first: Snapshot = {"seq": 0, "count": 0, "title": title, "final": False, "traced": traced, "rows": rows}
         super().__init__(snapshot=first)
         frontend.let_comms_use_subshell(self)
         self.on_msg(self._hello)
@@ -65,7 +68,7 @@ class StreamWidget(anywidget.AnyWidget):
         return f"StreamWidget({len(self.snapshot['rows'])} rows)"
 
 
-class StreamView:
+class StreamView(traitlets.HasTraits):
     """Rows of one cell, shown live. See the module's docstring for its lifecycle and which thread calls what.
 
     Args:
@@ -75,7 +78,12 @@ class StreamView:
         on_frozen: called once on the publisher's thread when the cell's output is text for good.
         metadata: goes into the frozen output's metadata under "mlx_notebook": model, source, revision, options, seed.
         prompts: what the user typed, a title for each row; without them the handles' own text, chat marks included.
+
+    Attributes:
+        selected: the numbers (ids) of the rows that the reader chose; may be set from Python too.
     """
+
+    selected = traitlets.List(traitlets.Int())
 
     def __init__(
         self,
@@ -87,6 +95,7 @@ class StreamView:
         metadata: Mapping[str, Any] | None = None,
         prompts: Sequence[str] | None = None,
     ) -> None:
+        super().__init__()
         self._handles = tuple(handles)
         self._prompts = tuple(prompts) if prompts is not None else tuple(handle.prompt_text for handle in handles)
         self._title = title
@@ -98,6 +107,8 @@ class StreamView:
         self._freeze = Freeze(self._views, self._publish_frozen, on_frozen)
         self._widget: StreamWidget | None = None
         self._making = threading.Lock()
+        self._traced = bool(self._cursors) and all(cursor.traced for cursor in self._cursors)
+        self._asked_tokens: deque[tuple[int, bool]] = deque()
         self._as_text = False
         self._asked_at = 0.0
         self._text_at = 0.0
@@ -112,7 +123,9 @@ class StreamView:
         """The widget, made at first use."""
         with self._making:
             if self._widget is None:
-                self._widget = StreamWidget(title=self._title, rows=[cursor.whole() for cursor in self._cursors])
+                rows = [cursor.whole() for cursor in self._cursors]
+                self._widget = StreamWidget(title=self._title, rows=rows, traced=self._traced)
+                traitlets.link((self, "selected"), (self._widget, "selected"))
                 self._widget.on_msg(self._on_message)
                 self._next_snapshot = time.monotonic() + SNAPSHOT_S
             return self._widget
@@ -124,12 +137,15 @@ class StreamView:
     def display(self) -> None:
         """Show the view in the running cell and let the publisher feed it. Returns at once."""
         self._asked_at = time.monotonic()
-        if frontend.state() == "no" or not frontend.kernel_has_comms():
+        if nobody_reads() or frontend.state() == "no" or not frontend.kernel_has_comms():
             self._as_text = True
             self._publish(*self._text_bundle(), update=False)
         else:
             self._publish(*self._live_bundle(), update=False)
         publisher().follow(self)
+
+    def _ipython_display_(self) -> None:
+        self.display()
 
     def to_html(self, path: str | pathlib.Path | None = None) -> str:
         """The rows' texts as they stand, as a whole HTML page; also written to `path` (UTF-8) if given."""
@@ -165,6 +181,8 @@ class StreamView:
         if self._keep and not self._as_text:
             if self._views.take_resync():
                 self._send_snapshot(final=True)
+            if self._take_token_asks():
+                self._send_delta()
             return False
         more = self._freeze.tick()
         if self._freeze.widget_may_close and self._widget is not None:
@@ -193,12 +211,22 @@ class StreamView:
             self._publish(data, metadata, update=True)
 
     def _tick_widget(self, ended: bool) -> None:
+        self._take_token_asks()
         if self._views.take_resync() or ended:
             self._send_snapshot(final=ended)
         elif self._views.visible:
             self._send_delta()
             if time.monotonic() >= self._next_snapshot:
                 self._send_snapshot(final=False)
+
+    def _take_token_asks(self) -> bool:
+        """Note which rows' texts pages want token by token; True if one wants one anew."""
+        asked = False
+        while self._asked_tokens:
+            row, on = self._asked_tokens.popleft()
+            self._cursors[row].follow_tokens(on)
+            asked = asked or on
+        return asked
 
     def _send_delta(self) -> None:
         rows = [{"i": i, **news} for i, cursor in enumerate(self._cursors) if (news := cursor.news())]
@@ -215,6 +243,7 @@ class StreamView:
             "count": self._count,
             "title": self._title,
             "final": final,
+            "traced": self._traced,
             "rows": rows,
         }
         self.widget.snapshot = {**snapshot}
@@ -243,12 +272,26 @@ class StreamView:
     def _on_message(self, _widget: object, content: Mapping[str, Any], _buffers: object) -> None:
         """Hear the page. An exception here would show nowhere, so every one is logged."""
         try:
-            if content.get("kind") == "cancel":
+            kind = content.get("kind")
+            if kind == "cancel":
                 self._cancel(content)
+            elif kind == "tokens":
+                self._asked_tokens.append((int(content["row"]), bool(content["on"])))
+                publisher().follow(self)
+            elif kind == "token":
+                self._tell_token(int(content["row"]), int(content["n"]))
             elif self._views.hear(content):
                 publisher().follow(self)
         except Exception:  # noqa: BLE001 - whatever a page may send, the kernel goes on
             _log.exception("a message of the page was not understood: %r", content)
+
+    def _tell_token(self, row: int, n: int) -> None:
+        """What is known of one token beside its text: its step, who shared it, how long it took, alternatives."""
+        from mlx_notebook.notebook.token_facts import token_facts
+
+        facts = token_facts(self._handles[row], n)
+        self.widget.send({"kind": "token", "row": row, "n": n, "facts": facts})
+        publisher().spend()
 
     def _cancel(self, content: Mapping[str, Any]) -> None:
         for index in content["rows"]:

@@ -39,6 +39,7 @@ class Snapshot(TypedDict):
     count: int
     title: str
     final: bool
+    traced: bool
     rows: list[dict[str, Any]]
 
 
@@ -59,7 +60,12 @@ def figures(progress: RowProgress) -> Figures:
 
 
 def _thinking(progress: RowProgress) -> str:
-    """While a model thinks its answer is empty: a line says that it is at work. Not every source of rows knows."""
+    """What a row that runs needs said: that it is paused, or (its answer still being empty) that the model thinks.
+
+    Not every source of rows knows.
+    """
+    if getattr(progress, "paused", False):
+        return "paused: resume() on its gateway, or the dashboard's button, lets it go on"
     return str(getattr(progress, "thinking", ""))
 
 
@@ -75,6 +81,16 @@ class RowCursor:
         self._prompt = prompt_title(prompt)
         self._told: dict[str, Any] = {}
         self._position = 0
+        self._tokens: int | None = None
+
+    @property
+    def traced(self) -> bool:
+        """Whether the text can be had token by token. Not every source of rows can."""
+        return hasattr(self._handle, "pieces")
+
+    def follow_tokens(self, on: bool) -> None:
+        """Tell the text token by token too, from the first on; or no longer."""
+        self._tokens = 0 if on and self.traced else None
 
     def whole(self) -> dict[str, Any]:
         """All there is to say about the row; what follows is told from here."""
@@ -92,4 +108,27 @@ class RowCursor:
         if text := self._handle.text_from(self._position):
             self._position += len(text)
             news["add"] = clean_text(text)
+        if self._tokens is not None and (tokens := self._new_tokens(self._tokens)) is not None:
+            news["tok"] = tokens
         return news
+
+    def _new_tokens(self, after: int) -> dict[str, Any] | None:
+        handle: Any = self._handle
+        # The row's end first: the last token may get more text till then, and is held back.
+        over = handle.done()
+        pieces = handle.pieces(after)
+        pieces = pieces if over else pieces[:-1]
+        if not pieces:
+            return None
+        self._tokens = after + len(pieces)
+        known = handle.logprobs_so_far()[after : self._tokens]
+        chances = [_chance(one.logprob) for one in known]
+        return {
+            "from": after,
+            "texts": [clean_text(piece) for piece in pieces],
+            "chances": chances + [None] * (len(pieces) - len(chances)),
+        }
+
+
+def _chance(logprob: float) -> float | None:
+    return round(math.exp(min(0.0, logprob)), 4) if not math.isnan(logprob) else None

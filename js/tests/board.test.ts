@@ -1,0 +1,287 @@
+import { describe, expect, it, vi } from "vitest";
+import { Board } from "../src/board";
+import type { Body, Requests, ToKernel } from "../src/boardwire";
+import { columnWords, doing, outcome } from "../src/boardwords";
+import { stepScale, timeScale } from "../src/chart";
+import { DashView } from "../src/dashview";
+import { Run } from "../src/run";
+import { TimeView } from "../src/timeview";
+import { surprise, TokenText } from "../src/tokentext";
+
+// jsdom draws nothing: the charts are looked at in the browser tests.
+HTMLCanvasElement.prototype.getContext = (() => null) as never;
+
+const HOSTILE = "<img src=x onerror=alert(1)>\u202e\u001b[31m</script><b>bold</b>";
+
+function request(id: number, changes: Partial<Record<keyof Requests, unknown>> = {}): Requests {
+  const row = {
+    id,
+    status: "decode",
+    slot: id - 1,
+    priority: 0,
+    prompt_tokens: 40,
+    cached_tokens: 0,
+    prefilled: 40,
+    generated_tokens: 2,
+    max_tokens: 64,
+    submit: 0,
+    admit: 100,
+    first: 2000,
+    end: -1,
+    reason: "",
+    detail: "",
+    rewinds: 0,
+    waiting: "",
+    note: "",
+    ...changes,
+  };
+  return Object.fromEntries(
+    Object.entries(row).map(([name, value]) => [name, [value]]),
+  ) as unknown as Requests;
+}
+
+/** Row 1: a chunk, then two steps; row 2 waits. */
+function body(): Body {
+  const [one, two] = [
+    request(1),
+    request(2, { status: "queued", slot: -1, admit: -1, first: -1, waiting: "all taken" }),
+  ];
+  const requests = Object.fromEntries(
+    Object.keys(one).map((name) => [name, [...one[name as keyof Requests], ...two[name as keyof Requests]]]),
+  ) as unknown as Requests;
+  return {
+    now: 4000,
+    requests,
+    titles: { id: [1, 2], title: [HOSTILE, "wait for me"], model: ["m", "m"] },
+    steps: { step: [1, 2], start: [1000, 2500], end: [2000, 3500], rows: [1, 1], queued: [1, 1] },
+    chunks: { row: [1], step: [0], from: [0], to: [40], start: [100], end: [1000] },
+    tokens: { row: [1, 1], step: [1, 2], n: [1, 2], logprob: [-0.05, -3] },
+    texts: { row: [1, 1], n: [1, 2], text: ["Hello", HOSTILE] },
+  };
+}
+
+function board(): { board: Board; sent: ToKernel[] } {
+  const sent: ToKernel[] = [];
+  const made = new Board((message) => sent.push(message));
+  made.hear({ kind: "history", seq: 3, part: 0, parts: 1, ...body() });
+  return { board: made, sent };
+}
+
+describe("a run", () => {
+  it("makes a column of each step and each forward of prompts, in the order of their ends", () => {
+    const run = new Run();
+    run.add(body());
+    expect(run.decode).toEqual([0, 1, 1]);
+    expect(run.rows.get(1)?.tokens).toEqual([1, 2]);
+    expect(run.rows.get(1)?.runs).toEqual([[1, 2]]);
+    expect(run.rowsIn(0).map((row) => row.id)).toEqual([1]);
+    expect(run.rows.get(1)?.texts).toEqual(["Hello", HOSTILE]);
+  });
+
+  it("takes prompts that were read together as one column", () => {
+    const run = new Run();
+    run.add({ chunks: { row: [1, 2], step: [0, 0], from: [0, 0], to: [9, 9], start: [5, 5], end: [9, 9] } });
+    expect(run.columns).toBe(1);
+    expect(run.inStep).toEqual([2]);
+  });
+
+  it("joins text that comes later to its token, and leaves a hole for tokens that nobody could read", () => {
+    const run = new Run();
+    run.add(body());
+    run.add({
+      texts: { row: [1], n: [2], text: ["!"] },
+      steps: { step: [9], start: [4000], end: [5000], rows: [1], queued: [0] },
+    });
+    run.add({ tokens: { row: [1], step: [9], n: [5] } });
+    expect(run.rows.get(1)?.texts[1]).toBe(`${HOSTILE}!`);
+    expect(run.rows.get(1)?.tokens).toHaveLength(5);
+    expect(run.tokenIn(run.rows.get(1) as never, 3)).toBe(4);
+  });
+
+  it("guesses the steps of a row where no tokens are sent", () => {
+    const run = new Run();
+    const { tokens: _tokens, texts: _texts, ...rest } = body();
+    run.add(rest);
+    expect(run.runsOf(run.rows.get(1) as never, 0, 9)).toEqual([[1, 2]]);
+    expect(run.rowsIn(2).map((row) => row.id)).toEqual([1]);
+  });
+
+  it("keeps a place in the batch, also of a row that ended", () => {
+    const run = new Run();
+    run.add(body());
+    run.add({ requests: request(1, { status: "finished", end: 3500, slot: -1 }) });
+    expect(run.rows.get(1)?.slot).toBe(0);
+    expect(run.rows.get(1)?.status).toBe("finished");
+  });
+
+  it("finds columns by time and by place", () => {
+    const run = new Run();
+    run.add(body());
+    expect(run.columnAt(3000)).toBeCloseTo(2.5);
+    const steps = stepScale(10, 0, 5);
+    expect(steps.column(steps.left(2) + 1)).toBeCloseTo(2.2);
+    const time = timeScale(run, 10, 0, 0.1);
+    expect(time.left(2)).toBe(260);
+    expect(time.right(2)).toBe(360);
+  });
+});
+
+describe("a board", () => {
+  it("asks once for everything when a message is lost, and goes on from there", () => {
+    const { board: b, sent } = board();
+    b.hear({ kind: "delta", seq: 5, now: 1 });
+    b.hear({ kind: "delta", seq: 6, now: 1 });
+    expect(sent.map((message) => message.kind)).toEqual(["resync"]);
+    b.hear({ kind: "history", seq: 6, part: 0, parts: 2, steps: body().steps as never });
+    expect(b.run.columns).toBe(3);
+    b.hear({
+      kind: "history",
+      seq: 6,
+      part: 1,
+      parts: 2,
+      ...body(),
+      steps: { step: [3], start: [4000], end: [5000], rows: [1], queued: [0] },
+    });
+    expect(b.run.step).toEqual([0, 1, 2, 3]);
+    b.hear({ kind: "delta", seq: 7, requests: request(3) });
+    expect(b.run.rows.has(3)).toBe(true);
+  });
+
+  it("says when nobody answers, and what came of an action", () => {
+    vi.useFakeTimers();
+    const { board: b, sent } = board();
+    const told: string[] = [];
+    b.ask({ do: "cancel", rows: [2] }, (state) => told.push(state));
+    vi.advanceTimersByTime(600);
+    b.hear({ kind: "ack", ask: 1 });
+    b.hear({ kind: "answer", ask: 1, ok: true, value: 1, error: "" });
+    expect(told).toEqual(["asked", "silent", "done"]);
+    expect(sent.at(-1)).toEqual({ kind: "ask", ask: 1, do: "cancel", rows: [2] });
+    expect(outcome("refused", null, "too long ago", "Cancelling")).toBe("too long ago");
+    vi.useRealTimers();
+  });
+
+  it("is lost until the kernel is back, and then cannot be acted on", () => {
+    const { board: b } = board();
+    b.lose();
+    expect(b.acts).toBe(false);
+    b.snapshot({ seq: 0, count: 1, view: "dashboard", title: "t", live: true, final: false, figures: null });
+    expect(b.acts).toBe(true);
+  });
+});
+
+describe("words", () => {
+  it("say what a column was and why a row waits", () => {
+    const { board: b } = board();
+    expect(columnWords(b, 1)).toBe("step 1: 1.0 ms, 1 row (#1), 1 waiting");
+    expect(columnWords(b, 0)).toBe("prompt chunk after step 0: 900 µs, read #1 tokens 0 to 40");
+    expect(doing(b.run.rows.get(2) as never)).toBe("waiting: all taken");
+  });
+
+  it("mark surprise in four grades", () => {
+    expect([0.95, 0.6, 0.3, 0.1, null].map(surprise)).toEqual([0, 1, 2, 3, null]);
+  });
+});
+
+describe("the dashboard", () => {
+  function shown() {
+    const { board: b, sent } = board();
+    let chosen: number[] = [];
+    const ending = new AbortController();
+    const view = new DashView(b, { get: () => chosen, set: (rows) => (chosen = rows) }, ending.signal);
+    document.body.replaceChildren(view.root);
+    return { b, sent, view, ending, chosen: () => chosen };
+  }
+
+  it("shows a hostile prompt as text, and the reason for waiting in the row", () => {
+    const { view } = shown();
+    expect(view.root.querySelector("img, b.bold, script")).toBeNull();
+    expect(view.root.textContent).toContain(HOSTILE);
+    expect(view.root.querySelector("tr[data-status=queued]")?.textContent).toContain("waiting: all taken");
+  });
+
+  it("has one tab stop, moves up and down by row, and selects", () => {
+    const { view, chosen } = shown();
+    const stops = () => [...view.root.querySelectorAll<HTMLElement>("[tabindex='0']")];
+    expect(stops()).toHaveLength(1);
+    const picks = [...view.root.querySelectorAll<HTMLButtonElement>(".mlx-pick")];
+    picks[0]?.focus();
+    document.activeElement?.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowDown", bubbles: true }));
+    expect(document.activeElement).toBe(picks[1]);
+    (document.activeElement as HTMLElement).click();
+    expect(chosen()).toEqual([1]);
+    expect(stops()).toHaveLength(1);
+  });
+
+  it("sends what its buttons say", () => {
+    const { view, sent } = shown();
+    const press = (name: string) =>
+      view.root.querySelector<HTMLButtonElement>(`.${name}:not([hidden])`)?.click();
+    press("mlx-pause");
+    press("mlx-step");
+    press("mlx-sooner");
+    view.root.querySelector<HTMLButtonElement>("tr[data-status=decode] .mlx-extend")?.click();
+    view.root.querySelector<HTMLButtonElement>("tr[data-status=queued] .mlx-cancel")?.click();
+    const asked = sent
+      .filter((message) => message.kind === "ask")
+      .map(({ kind: _k, ask: _a, ...rest }) => rest);
+    expect(asked).toEqual([
+      { do: "pause" },
+      { do: "step", steps: 1 },
+      { do: "reprioritize", row: 2, priority: 1 },
+      { do: "extend", row: 1, tokens: 64 },
+      { do: "cancel", rows: [2] },
+    ]);
+  });
+
+  it("stops listening when it ends", () => {
+    const { b, view, ending } = shown();
+    ending.abort();
+    b.hear({ kind: "delta", seq: 4, requests: request(9) });
+    expect(view.root.textContent).not.toContain("#9");
+  });
+});
+
+describe("the timeline", () => {
+  it("opens a row, its text token by token, and the answer to why", () => {
+    const { board: b, sent } = board();
+    let chosen = [1];
+    const choice = { get: () => chosen, set: (rows: number[]) => (chosen = rows), brush: () => {} };
+    const view = new TimeView(b, choice, new AbortController().signal);
+    document.body.replaceChildren(view.root);
+    const spans = [...view.root.querySelectorAll(".mlx-tokens span")];
+    expect(spans.map((span) => span.textContent)).toEqual(["Hello", HOSTILE]);
+    expect(view.root.querySelector("img, script")).toBeNull();
+    expect(sent.at(-1)).toMatchObject({ kind: "ask", do: "why", row: 1 });
+    const ask = (sent.at(-1) as { ask: number }).ask;
+    b.hear({ kind: "answer", ask, ok: true, value: [{ code: "x", text: "<i>because</i>" }], error: "" });
+    expect(view.root.querySelector(".mlx-why")?.textContent).toBe("<i>because</i>");
+  });
+});
+
+describe("a text of tokens", () => {
+  it("walks by arrow keys, lights up and is brushed", () => {
+    const text = new TokenText("t");
+    const seen: number[] = [];
+    text.onPoint = (token) => seen.push(token);
+    text.update({ texts: ["a", "b", "c"], chances: [0.95, 0.1, null] });
+    const key = (name: string) =>
+      text.root.dispatchEvent(new KeyboardEvent("keydown", { key: name, cancelable: true }));
+    key("ArrowRight");
+    key("ArrowRight");
+    key("End");
+    expect(seen).toEqual([0, 1, 2]);
+    text.light(1);
+    text.brush([1, 2]);
+    const classes = [...text.root.children].map((span) => span.className);
+    expect(classes).toEqual(["", "mlx-hot mlx-brushed", "mlx-brushed"]);
+    expect((text.root.children[1] as HTMLElement).dataset.p).toBe("3");
+  });
+
+  it("keeps the end of a text that is too long for a page", () => {
+    const text = new TokenText("t");
+    text.update({ texts: Array.from({ length: 9000 }, (_, i) => String(i)), chances: [] });
+    expect(text.root.children).toHaveLength(6000);
+    expect(text.root.lastElementChild?.textContent).toBe("8999");
+  });
+});

@@ -1,0 +1,303 @@
+"""Why a row waited and where its time went, in words, from the log.
+
+Codes are stable; the words name rows by their numbers and times in milliseconds. What the log
+cannot know (a missing BLAS, who else held the device) the gateway adds.
+
+Codes: queue-turn, queue-batch-full, queue-budget, queue-fence, queue-alone, queue-empty,
+queue-static-policy, queue-device, queue-passed-over, paused, cache-hit, prefill, prefill-interleaved,
+first-token, decode-shared, decode-alone, decode-behind-chunk, between-steps, slow-motion, device-wait,
+cold-step, user-code-slow, rewind, log-overwritten, and ended-... with the finish detail (or reason).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mlx_notebook.core.placement import Reason
+from mlx_notebook.core.rows import FinishReason
+from mlx_notebook.core.segments import Segment, segments_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from mlx_notebook.core.recording import Recording, RequestTrace
+
+SHOWN_ROWS = 6
+"""How many rows are named before "and n more"."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedReason(Reason):
+    """A reason with the milliseconds that it took (0 for what took none) and the rows that it names."""
+
+    ms: float = 0.0
+    rows: tuple[int, ...] = ()
+
+
+def explain(
+    recording: Recording, row_id: int, *, at_ns: int | None = None, now_ns: int | None = None
+) -> list[TimedReason]:
+    """Reasons in the order in which they came; the times of all of them sum to the request's.
+
+    Args:
+        recording: what the log held.
+        row_id: which request.
+        at_ns: only the moment then (monotonic nanoseconds): what it waited for or did.
+        now_ns: the present, for a request that is not over; the last record without it.
+
+    Raises:
+        LookupError: the recording has never heard of the request.
+    """
+    row = recording.requests.get(row_id)
+    if row is None:
+        raise LookupError(f"the log knows no request {row_id}")
+    segments = segments_of(recording, row_id, now_ns)
+    if at_ns is not None:
+        moment = [one for one in segments if one.start_ns <= at_ns < one.end_ns]
+        return [_in_words(recording, row, moment)] if moment else []
+    reasons = [_in_words(recording, row, group) for group in _grouped(segments)]
+    if not row.whole or row.submit_ns < 0:
+        reasons.insert(
+            0, TimedReason("log-overwritten", "The log is bounded and holds this request's beginning no more.")
+        )
+    extra = [*_passed_over(recording, row), *_cache(row), *_ended(row)]
+    return [*reasons, *extra]
+
+
+def _grouped(segments: Iterable[Segment]) -> list[list[Segment]]:
+    """Segments of one phase and code together, in order of the first."""
+    groups: dict[tuple[str, str], list[Segment]] = {}
+    for one in segments:
+        groups.setdefault((one.phase, one.code), []).append(one)
+    return list(groups.values())
+
+
+def _in_words(recording: Recording, row: RequestTrace, group: list[Segment]) -> TimedReason:
+    code = group[0].code
+    ms = sum(one.ms for one in group)
+    rows = tuple(dict.fromkeys(other for one in group for other in one.rows))
+    if group[0].phase == "queue":
+        rows = _who_ran(recording, row, group)
+    text = _WORDS[code](row, group, rows)
+    ahead = _ahead(recording, row, group) if code in _IN_LINE else ()
+    if ahead:
+        text += f" {named(ahead).capitalize()} stood before it."
+    return TimedReason(code, f"{figure(ms)} {text}", ms, rows)
+
+
+def figure(ms: float) -> str:
+    """Milliseconds for people: three digits are enough, and no zeros that say nothing."""
+    if ms >= 10_000:
+        return f"{ms / 1000:.1f} s"
+    return f"{ms:.0f} ms" if ms >= 10 else f"{ms:.1f} ms" if ms >= 1 else f"{ms:.2f} ms"
+
+
+def named(rows: Iterable[int], one: str = "row", many: str = "rows") -> str:
+    """ "row 3", "rows 3, 4 and 7", "rows 1, 2, 3, 4, 5, 6 and 12 more"; "" for none."""
+    ids = sorted(rows)
+    if len(ids) < 2:
+        return f"{one} {ids[0]}" if ids else ""
+    shown, rest = ids[:SHOWN_ROWS], len(ids) - SHOWN_ROWS
+    if rest > 0:
+        return f"{many} {', '.join(map(str, shown))} and {rest} more"
+    return f"{many} {', '.join(map(str, shown[:-1]))} and {shown[-1]}"
+
+
+# ---------------------------------------------------------------- the line
+
+
+def _who_ran(recording: Recording, row: RequestTrace, group: list[Segment]) -> tuple[int, ...]:
+    """Rows that had a place in the batch when it began; if none had, those that had one at some time of it."""
+    start = group[0].start_ns
+    first = tuple(one.id for one in recording.requests.values() if one.id != row.id and one.runs_at(start))
+    return first or tuple(
+        other.id
+        for other in recording.requests.values()
+        if other.id != row.id and any(_overlap(other, one) for one in group)
+    )
+
+
+def _overlap(other: RequestTrace, one: Segment) -> bool:
+    return 0 <= other.admit_ns < one.end_ns and (other.end_ns < 0 or other.end_ns > one.start_ns)
+
+
+def _batch_full(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
+    del row
+    places = max(one.about for one in group)
+    taken = "the one place was taken" if places == 1 else f"all {places} places were taken"
+    return f"in the queue: {taken}{f' ({named(rows)})' if rows else ''}."
+
+
+def _ahead(recording: Recording, row: RequestTrace, group: list[Segment]) -> tuple[int, ...]:
+    """Rows that waited too when this began, and came before it."""
+    start = group[0].start_ns
+    mine = row.admit_ns if row.admit_ns >= 0 else 1 << 62
+    heads = {one.head for one in group}
+    return tuple(
+        other.id
+        for other in recording.requests.values()
+        if other.id != row.id
+        and other.waits_at(start)
+        and (
+            0 <= other.admit_ns < mine
+            or (other.admit_ns == mine and other.heard_ns < row.heard_ns)
+            or other.id in heads
+        )
+    )
+
+
+def _budget(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
+    missing = max(one.about for one in group)
+    whose = "it" if all(one.head in (0, row.id) for one in group) else named({one.head for one in group} - {0, row.id})
+    return (
+        f"in the queue for memory: {whose} did not fit beside {named(rows) or 'the rows that ran'}"
+        f" ({_megabytes(missing)} more than the budget)."
+    )
+
+
+def _megabytes(nbytes: int) -> str:
+    return f"{nbytes / 1e6:.1f} MB" if nbytes >= 100_000 else f"{nbytes:,} bytes"
+
+
+def _alone(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
+    del row, rows
+    return f"in the queue: {named({one.about for one in group})} had to run alone."
+
+
+def _empty(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
+    heads = {one.head for one in group} - {0}
+    who = "it" if heads <= {row.id} else named(heads)
+    return f"in the queue: {who} runs alone and waited until {named(rows) or 'the others'} ended."
+
+
+def _static(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
+    del row, group
+    return f"in the queue: the policy is static, so nobody joined while {named(rows) or 'others'} ran."
+
+
+def _passed_over(recording: Recording, row: RequestTrace) -> list[TimedReason]:
+    """Rows that came later and went first."""
+    if row.submit_ns < 0:
+        return []
+    until = row.admit_ns if row.admit_ns >= 0 else row.over_ns(recording.now_ns)
+    rows = tuple(
+        other.id
+        for other in recording.requests.values()
+        if other.heard_ns > row.heard_ns and 0 <= other.admit_ns < until
+    )
+    if not rows:
+        return []
+    higher = [one for one in rows if recording.requests[one].priority > row.priority]
+    why = "a higher priority" if len(higher) == len(rows) else "the policy's order, or they fitted where it did not"
+    return [
+        TimedReason("queue-passed-over", f"{named(rows).capitalize()} came later and went first: {why}.", 0.0, rows)
+    ]
+
+
+# ---------------------------------------------------------------- running, and the end
+
+
+def _shared(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
+    del row
+    most = max(one.about for one in group)
+    with_whom = f" with {named(rows)}" if rows else ""
+    return f"writing in {_steps(group)} shared{with_whom} (up to {most} rows a step)."
+
+
+def _steps(group: list[Segment]) -> str:
+    count = len({one.step for one in group})
+    return f"{count} step" if count == 1 else f"{count} steps"
+
+
+def _prefill(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
+    tokens = row.prompt_tokens - row.cached_tokens
+    together = f", together with {named(rows)}" if rows else ""
+    pieces = "1 chunk" if len(group) == 1 else f"{len(group)} chunks"
+    return f"reading {tokens:,} tokens of the prompt in {pieces}{together}."
+
+
+def _interleaved(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
+    del row, group
+    return f"with a place but between its own chunks: it was the turn of {named(rows) or 'other rows'}."
+
+
+def _behind_chunk(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
+    del row
+    times = "once" if len(group) == 1 else f"{len(group)} times"
+    what = "the prompt of" if len(rows) < 2 else "chunks of the prompts of"
+    return f"held up {times} while {what} {named(rows) or 'another row'} {'was' if len(rows) < 2 else 'were'} read."
+
+
+def _user_code(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
+    own = row.id in rows
+    others = [one for one in rows if one != row.id]
+    whose = " and ".join([*(["its own"] if own else []), *([f"that of {named(others)}"] if others else [])])
+    return f"in Python code given with the requests ({whose}: on_token, processors), in {_steps(group)}."
+
+
+def _cold(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
+    del row, rows
+    return (
+        f"in {_steps(group)} that was the first of its size: kernels were compiled, or weights read for the first time."
+    )
+
+
+def _says(text: str) -> Callable[[RequestTrace, list[Segment], tuple[int, ...]], str]:
+    return lambda _row, _group, _rows: text
+
+
+_IN_LINE = ("queue-batch-full", "queue-budget", "queue-alone", "queue-empty", "queue-static-policy")
+
+_WORDS: dict[str, Callable[[RequestTrace, list[Segment], tuple[int, ...]], str]] = {
+    "queue-turn": _says("in the queue until the engine was done with what it was at."),
+    "queue-batch-full": _batch_full,
+    "queue-budget": _budget,
+    "queue-fence": _says("in the queue: somebody else had asked for the device before, and rows after that wait."),
+    "queue-alone": _alone,
+    "queue-empty": _empty,
+    "queue-static-policy": _static,
+    "queue-device": _says("in the queue for the device: one model, load or lease has it at a time."),
+    "paused": _says("paused by hand."),
+    "prefill": _prefill,
+    "prefill-interleaved": _interleaved,
+    "first-token": _says("computing the first token after the prompt was read."),
+    "decode-shared": _shared,
+    "decode-alone": lambda _row, group, _rows: f"writing in {_steps(group)} alone.",
+    "decode-behind-chunk": _behind_chunk,
+    "between-steps": _says("between steps: the engine's own work, and events of other rows."),
+    "slow-motion": _says("at rest between steps: slow motion was on."),
+    "device-wait": _says("waiting to get the device back."),
+    "cold-step": _cold,
+    "user-code-slow": _user_code,
+    "rewind": _says("lost to a step that failed: its state was computed again."),
+}
+
+
+def _cache(row: RequestTrace) -> list[TimedReason]:
+    if row.cached_tokens <= 0:
+        return []
+    text = f"{row.cached_tokens:,} of {row.prompt_tokens:,} prompt tokens were in the prompt cache and not read again."
+    return [TimedReason("cache-hit", text)]
+
+
+_ENDINGS = {
+    "eos": "It ended by itself.",
+    "stop_string": "It ended at a stop string.",
+    "callback": "Its on_token said to stop.",
+    "grammar": "Its grammar was complete.",
+    "max_tokens": "It was cut at max_tokens ({limit}).",
+    "context": "It was cut: the model's context was full.",
+    "user": "It was cancelled.",
+    "deadline": "It was cancelled: its deadline passed.",
+    "closed": "It was cancelled: its gateway was closed.",
+}
+
+
+def _ended(row: RequestTrace) -> list[TimedReason]:
+    if row.reason is None:
+        return []
+    if row.reason is FinishReason.ERROR or row.detail is None:
+        return [TimedReason(f"ended-{row.reason}", "It failed; its handle has the error.")]
+    text = _ENDINGS[str(row.detail)].format(limit=f"{row.max_tokens:,}")
+    return [TimedReason(f"ended-{str(row.detail).replace('_', '-')}", text)]

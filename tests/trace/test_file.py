@@ -1,0 +1,110 @@
+"""Trace files come back whole, with and without text; what is no trace is refused with a sentence."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+import mlx_notebook as mn
+from mlx_notebook.core.ring import COLUMNS
+from mlx_notebook.errors import MlxNotebookError
+from tests.trace.conftest import HOSTILE, WORDS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mlx_notebook.gateway.gateway import Gateway
+    from mlx_notebook.trace.trace import Trace
+
+
+@pytest.mark.parametrize("name", ["run.json", "run.json.gz"])
+def test_a_trace_comes_back_whole(with_text: Trace, tmp_path: Path, name: str) -> None:
+    back = mn.load_trace(with_text.save(tmp_path / name))
+    assert {c: list(back.columns[c]) for c in COLUMNS} == {c: list(with_text.columns[c]) for c in COLUMNS}
+    assert back.about == with_text.about
+    assert back.figures == with_text.figures
+    for frame in ("requests", "steps", "tokens"):
+        assert getattr(back, frame)().equals(getattr(with_text, frame)())
+    for row_id in back.recording.requests:
+        assert back.explain(row_id) == with_text.explain(row_id)
+
+
+def test_hostile_text_comes_back_as_it_was(with_text: Trace, tmp_path: Path) -> None:
+    path = with_text.save(tmp_path / "run.json")
+    assert path.read_bytes().isascii()
+    back = mn.load_trace(path)
+    pieces = [piece for about in back.about.values() for piece in about.pieces]
+    assert set(HOSTILE) <= set(pieces)
+
+
+def test_without_text_no_word_is_in_the_file(gateway: Gateway, tmp_path: Path) -> None:
+    text = gateway.save_trace(tmp_path / "run.json").read_text()
+    assert WORDS not in text
+    assert "alert" not in text
+    assert not mn.load_trace(tmp_path / "run.json").with_text
+
+
+def test_a_compressed_file_is_the_same_each_time(trace: Trace, tmp_path: Path) -> None:
+    assert trace.save(tmp_path / "a.gz").read_bytes() == trace.save(tmp_path / "b.gz").read_bytes()
+
+
+def test_a_trace_of_nothing(tmp_path: Path) -> None:
+    empty = mn.Trace("empty", {name: [] for name in COLUMNS})
+    back = mn.load_trace(empty.save(tmp_path / "empty.json"))
+    assert back.requests().empty
+    assert back.steps().empty
+    assert back.tokens().empty
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        mn.load_trace(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"not json", "is not a trace file"),
+        (b"\xff\xfe", "is not a trace file"),
+        (b"\x1f\x8bnot gzip", "is not a trace file"),
+        (b"[1, 2]", "has trace events, but not the log itself"),
+        (b'{"traceEvents": []}', "has trace events, but not the log itself"),
+        (b'{"other": 1}', "is not a trace file"),
+        (b'{"mlxNotebook": {"version": 99}}', "version 99"),
+        (b'{"mlxNotebook": {"version": 1}}', "damaged"),
+    ],
+)
+def test_what_is_no_trace_is_refused(content: bytes, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "other.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=says) as raised:
+        mn.load_trace(path)
+    assert isinstance(raised.value, MlxNotebookError)
+    assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_damaged_columns_are_found_when_the_file_is_read(trace: Trace, tmp_path: Path, column: str) -> None:
+    path = trace.save(tmp_path / "run.json")
+    document = json.loads(path.read_text())
+    del document["mlxNotebook"]["columns"][column][-1]
+    path.write_text(json.dumps(document))
+    with pytest.raises(ValueError, match="damaged"):
+        mn.load_trace(path)
+
+
+def test_records_of_no_kind_are_found_when_the_file_is_read(trace: Trace, tmp_path: Path) -> None:
+    path = trace.save(tmp_path / "run.json.gz")
+    document = json.loads(gzip.decompress(path.read_bytes()))
+    document["mlxNotebook"]["columns"]["kind"][0] = 77
+    path.write_text(json.dumps(document))
+    with pytest.raises(ValueError, match="damaged"):
+        mn.load_trace(path)
+
+
+def test_it_says_what_is_in_it(with_text: Trace) -> None:
+    assert repr(with_text) == "<Trace of 'scripted': 8 requests, " + repr(with_text).partition("requests, ")[2]
+    assert repr(with_text).endswith("with text>")
