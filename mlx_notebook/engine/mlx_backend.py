@@ -26,6 +26,7 @@ from mlx_notebook.engine.row import RowState, RowText
 from mlx_notebook.engine.sampling import Sampler
 from mlx_notebook.engine.stop import StopMatcher
 from mlx_notebook.engine.stores.caches import make_caches
+from mlx_notebook.engine.stores.choose import candidates
 from mlx_notebook.engine.stores.rows import RowsStore
 from mlx_notebook.failure import as_text
 
@@ -77,7 +78,7 @@ class MlxBackend:
         self._made_stream: mx.Stream | None = None
         self._route = AttentionRoute(model)
         with mx.stream(self._stream):
-            choice = choose_store(model, [lambda: RowsStore(model)])
+            choice = choose_store(model, candidates(model))
         self._store: Store = choice.store or RowsStore(model)
         self._cohorts = choice.cohorts
         self._entries = PromptCache()
