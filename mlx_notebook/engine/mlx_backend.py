@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 
 from mlx_notebook.core.events import Decode, Keep, Kept, Prefill, PrefillDone, PrefillPart, StepDone, StepFailed
+from mlx_notebook.core.kv_scheme import KVScheme
 from mlx_notebook.engine import decode, prefill, wired
 from mlx_notebook.engine.attention import AttentionRoute
 from mlx_notebook.engine.backend import release_all
+from mlx_notebook.engine.determinism import check_deterministic
 from mlx_notebook.engine.detokenize import Detokenizer
-from mlx_notebook.engine.parity import choose_store
+from mlx_notebook.engine.kv.convert import check_model, convert_due
+from mlx_notebook.engine.parity import Choice, choose_store
 from mlx_notebook.engine.probe import capabilities_of
 from mlx_notebook.engine.prompt_cache import Entry, PromptCache
 from mlx_notebook.engine.row import RowState, RowText
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 
 STEPS_BETWEEN_CLEANS = 256  # as in mlx-lm: caches grow, and freed blocks of every past size would stay behind
 
+PLACES = 8  # places come in multiples of this: with 5 rows, for one, which of them a row is changes its bits
 READ_AGAIN = 512  # tokens a chunk where rows of a failed forward are read again
 
 
@@ -59,6 +63,14 @@ class MlxBackend:
         context_length: tokens of prompt and answer together; None for no limit.
         eos_token_ids: the model's ends of sequence, which XTC never drops.
         tokenizer_lock: held around uses of the tokenizer, if other threads use it too.
+        kv_scheme: how keys and values are stored.
+        max_rows: rows that may decode together in deterministic mode; otherwise there is no limit here.
+        deterministic: a row's bits never depend on its neighbours: the batch has a fixed number of places, also
+            for one row, and prompts go alone.
+
+    Raises:
+        UnsupportedRequest: `deterministic` is asked for and can't be proven for this model here, or the
+            model's layers can't be stored by the scheme.
     """
 
     def __init__(
@@ -70,20 +82,37 @@ class MlxBackend:
         context_length: int | None = None,
         eos_token_ids: Iterable[int] = (),
         tokenizer_lock: contextlib.AbstractContextManager[Any] | None = None,
+        kv_scheme: KVScheme | None = None,
+        max_rows: int = 32,
+        deterministic: bool = False,
     ) -> None:
         self._model = model
         self._tokenizer = tokenizer
         self._lock = tokenizer_lock if tokenizer_lock is not None else contextlib.nullcontext()
         self._detokenizer = Detokenizer(tokenizer, self._lock)
         self._made_stream: mx.Stream | None = None
+        self._scheme = kv_scheme or KVScheme()
         self._route = AttentionRoute(model)
-        with mx.stream(self._stream):
-            choice = choose_store(model, candidates(model))
+        try:
+            with mx.stream(self._stream):
+                check_model(model, self._scheme)
+                choice = self._choose(max_rows, deterministic=deterministic)
+                facts = capabilities_of(model, context_length=context_length, vocab_size=vocab_size)
+        except BaseException:
+            self._let_go()
+            raise
         self._store: Store = choice.store or RowsStore(model)
-        self._cohorts = choice.cohorts
+        self._cohorts = choice.cohorts and not deterministic
         self._entries = PromptCache()
-        facts = capabilities_of(model, context_length=context_length, vocab_size=vocab_size)
-        self._capabilities = replace(facts, continuous=choice.store is not None, prompt_cache=True)
+        together = choice.store is not None
+        most = (max_rows if deterministic else facts.max_rows) if together else 1
+        self._capabilities = replace(
+            facts,
+            continuous=together,
+            continuous_why_not="" if together else f"the load-time probe found that {choice.why_not}",
+            max_rows=most,
+            prompt_cache=True,
+        )
         self._eos_token_ids = frozenset(eos_token_ids)
         self._requests: dict[int, Request] = {}
         self._rows: dict[int, RowState] = {}
@@ -134,6 +163,7 @@ class MlxBackend:
         limit = self._capabilities.context_length
         with mx.stream(self._stream):
             try:
+                self._convert(rows)
                 decode.dispatch(self._store, rows, limit)
                 tokens = decode.read(rows)
             except Exception as error:  # noqa: BLE001 - a forward or an allocation failed: the step's failure
@@ -195,6 +225,9 @@ class MlxBackend:
         for row_id in list(self._requests):
             self.drop(row_id)
         self._entries.clear()
+        self._let_go()
+
+    def _let_go(self) -> None:
         self._route.close()
         if self._made_stream is not None:
             mx.synchronize(self._made_stream)
@@ -204,11 +237,25 @@ class MlxBackend:
         mx.clear_streams()
 
     @property
+    def store(self) -> str:
+        """Which store holds the rows, for people."""
+        return self._store.name if self._capabilities.continuous else "one row at a time"
+
+    @property
     def _stream(self) -> mx.Stream:
         if self._made_stream is None:
             self._made_stream = mx.new_stream(mx.default_device())
             wired.hold()
         return self._made_stream
+
+    def _choose(self, max_rows: int, *, deterministic: bool) -> Choice:
+        model = self._model
+        if deterministic:
+            slots = -(-max_rows // PLACES) * PLACES
+            check_deterministic(model, slots)
+            return choose_store(model, [lambda: RowsStore(model, slots)])
+        # Quantised rows convert in caches of their own, which only the rows store leaves them.
+        return choose_store(model, candidates(model) if self._scheme.native else [lambda: RowsStore(model)])
 
     def _row_for(self, request: Request) -> RowState:
         shape = request.shape
@@ -234,15 +281,26 @@ class MlxBackend:
     def _feed(self, parts: Sequence[PrefillPart]) -> None:
         rows = [self._rows[part.row_id] for part in parts]
         prefill.feed(self._store, [(row, prefill.body_of(row, part)) for row, part in zip(rows, parts, strict=True)])
+        self._convert(rows)
         for row, part in zip(rows, parts, strict=True):
             if part.last and row.ready is not None:
                 row.remember_known()
+
+    def _convert(self, rows: Sequence[RowState]) -> None:
+        """Quantise the caches of rows that have come to where the scheme starts."""
+        if self._scheme.native:
+            return
+        for row in rows:
+            if not row.converted and row.fed and row.fed >= self._scheme.start:
+                self._store.settle(row)
+                convert_due(row.cache, self._scheme)
+                row.converted = True
 
     def _read_again(self, part: PrefillPart) -> None:
         """A forward over several rows failed and left them in between: this row starts over, by itself."""
         row = self._rows[part.row_id]
         self._store.forget(row)
-        row.cache, row.fed = make_caches(self._model), 0
+        row.cache, row.fed, row.converted = make_caches(self._model), 0, False
         while row.fed < part.start:
             prefill.feed(self._store, [(row, row.known[row.fed : min(row.fed + READ_AGAIN, part.start)])])
         self._feed([part])

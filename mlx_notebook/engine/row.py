@@ -37,7 +37,8 @@ class RowText:
 class RowState:
     """What the backend holds for one open row.
 
-    `fed` counts the tokens whose state the caches hold.
+    `fed` counts the tokens whose state the caches hold; `converted` says whether those were quantised where the
+    scheme asks for it.
     `committed` are the output tokens so far. `ready` is the token that the next step commits; `ahead` the one after
     it, where it could be sampled before `ready` was read; `logits` [1, V] stand in for `ahead` where user processors
     must see `ready` first.
@@ -52,6 +53,7 @@ class RowState:
     history: mx.array = field(default_factory=lambda: mx.array([], dtype=mx.int32))
     committed: list[int] = field(default_factory=list)
     fed: int = 0
+    converted: bool = False
     ready: Drawn | None = None
     ahead: Drawn | None = None
     logits: mx.array | None = None
@@ -110,7 +112,7 @@ class RowState:
         A token that user processors let through stays too, so that they see no position twice: such a token was
         computed before anybody fed it. Any other is drawn again, from the same number of the row's stream.
         """
-        self.cache, self.fed = cache, 0
+        self.cache, self.fed, self.converted = cache, 0, False
         self.ahead = self.logits = None
         if not self.hosted:
             self.ready = None

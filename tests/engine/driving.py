@@ -72,11 +72,13 @@ def on_thread(work: Callable[[], T]) -> T:
     return value[0]
 
 
-def with_backend(pair: tuple[Any, Any], work: Callable[[MlxBackend], T], context_length: int | None = None) -> T:
+def with_backend(
+    pair: tuple[Any, Any], work: Callable[[MlxBackend], T], context_length: int | None = None, **options: Any
+) -> T:
     """Run `work(backend)` on a new thread with a backend for this (model, tokenizer); closed afterwards."""
 
     def body() -> T:
-        backend = MlxBackend(*pair, context_length=context_length)
+        backend = MlxBackend(*pair, context_length=context_length, **options)
         try:
             return work(backend)
         finally:

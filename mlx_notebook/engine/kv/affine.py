@@ -94,8 +94,11 @@ class AffineCache:
     def shared(self) -> AffineCache:
         """A cache of its own over the same arrays: what one writes later the other does not see."""
         twin = copy.copy(self)
-        first, second, third = (copy.copy(part) for part in self._parts)
-        twin._parts = (first, second, third)  # noqa: SLF001 - our own class
+        parts = [copy.copy(part) for part in self._parts]
+        for part in parts:  # a write replaces the array object in place: the objects must differ, the buffers need not
+            if part.keys is not None:
+                part.keys, part.values = part.keys[...], part.values[...]
+        twin._parts = (parts[0], parts[1], parts[2])  # noqa: SLF001 - our own class
         return twin
 
 

@@ -1,0 +1,122 @@
+"""deterministic=True: a row's bits are the same alone, in any place, in any traffic, at every layer kind."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_notebook.engine.mlx_backend import MlxBackend
+from mlx_notebook.errors import UnsupportedRequest
+from tests.engine.driving import on_thread, with_backend
+from tests.engine.parity import vectors_of
+from tests.engine.traffic import Coming, alone, pair, run_script
+from tests.small_models import KINDS, VOCAB, WINDOW, random_prompt, small
+
+if TYPE_CHECKING:
+    from tests.engine.driving import Told
+
+COUNT = 10
+MODE: dict[str, Any] = {"deterministic": True, "max_rows": 8}
+OBSERVED = random_prompt(WINDOW + 3, seed=42)
+
+
+@cache
+def bits_alone(kind: str, **options: Any) -> tuple[list[int], list[Any]]:
+    told = alone(kind, Coming(OBSERVED, options=options), COUNT, **MODE)
+    return told.tokens, vectors_of(told.logprobs, VOCAB)
+
+
+def check_bits(kind: str, told: Told, **options: Any) -> None:
+    tokens, vectors = bits_alone(kind, **options)
+    assert told.tokens == tokens
+    for mine, theirs in zip(vectors_of(told.logprobs, VOCAB), vectors, strict=True):
+        assert np.array_equal(mine, theirs)
+
+
+strangers = st.lists(
+    st.builds(
+        Coming,
+        prompt=st.lists(st.integers(3, VOCAB - 1), min_size=1, max_size=30),
+        at=st.integers(0, COUNT),
+        leaves=st.none() | st.integers(0, 2 * COUNT),
+        options=st.sampled_from(
+            [{}, {"temperature": 1.0, "seed": 7}, {"max_tokens": 2}, {"repetition_penalty": 1.5}, {"logprobs": None}]
+        ),
+    ),
+    max_size=7,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_bits_are_those_of_the_row_alone_in_any_traffic(kind: str) -> None:
+    @settings(deadline=None, max_examples=15)
+    @given(others=strangers, at=st.integers(0, 6), place=st.integers(0, 7), sampled=st.booleans())
+    def any_traffic(others: list[Coming], at: int, place: int, *, sampled: bool) -> None:
+        options = {"temperature": 0.8, "top_p": 0.9, "seed": 3} if sampled else {}
+        rows = list(others)
+        rows.insert(place, Coming(OBSERVED, at=at, options=options))
+        observed = min(place, len(others))
+        told = with_backend(pair(kind), lambda backend: run_script(backend, rows, COUNT), **MODE)
+        check_bits(kind, told[observed], **options)
+
+    any_traffic()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bits_in_a_full_batch_that_fills_and_empties(kind: str) -> None:
+    rows = [Coming(random_prompt(1 + 4 * at, seed=at), at=at, leaves=9 if at % 2 else None) for at in range(7)]
+    rows.insert(4, Coming(OBSERVED, at=2))
+    told = with_backend(pair(kind), lambda backend: run_script(backend, rows, COUNT), **MODE)
+    check_bits(kind, told[4])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "qwen3_next"])
+def test_bits_in_half_precision(kind: str) -> None:
+    model, tokenizer = small(kind)
+    model.set_dtype(mx.bfloat16)
+    mx.eval(model.parameters())
+    rows = [Coming(random_prompt(3 + 5 * at, seed=at), at=at) for at in range(5)]
+
+    def vectors(rows: list[Coming], observed: int) -> list[Any]:
+        told = with_backend((model, tokenizer), lambda backend: run_script(backend, rows, COUNT), **MODE)
+        return vectors_of(told[observed].logprobs, VOCAB)
+
+    mine = vectors([*rows, Coming(OBSERVED, at=3)], 5)
+    assert all(np.array_equal(a, b) for a, b in zip(mine, vectors([Coming(OBSERVED)], 0), strict=True))
+
+
+def test_what_cannot_be_proven_is_an_error_that_says_so() -> None:
+    model, tokenizer = small("llama")
+
+    class Leaky:
+        """Rows see each other's logits."""
+
+        layers = model.layers
+
+        def __call__(self, tokens: mx.array, cache: Any = None) -> Any:
+            logits = model(tokens, cache=cache)
+            return logits + 1e-3 * logits.sum(axis=0, keepdims=True)
+
+        def modules(self) -> Any:
+            return model.modules()
+
+    with pytest.raises(UnsupportedRequest, match="other rows are there") as caught:
+        on_thread(lambda: MlxBackend(Leaky(), tokenizer, **MODE))
+    assert [reason.code for reason in caught.value.reasons] == ["determinism-unproven"]
+
+
+def test_experts_in_half_precision_are_refused_where_they_do_not_run() -> None:
+    model, tokenizer = small("qwen3_next")
+    model.set_dtype(mx.bfloat16)
+    mx.eval(model.parameters())
+    if mx.default_device().type != mx.DeviceType.cpu:
+        pytest.skip("only the CPU cannot multiply experts in bfloat16")
+    with pytest.raises(UnsupportedRequest, match="float32"):
+        on_thread(lambda: MlxBackend(model, tokenizer, **MODE))
