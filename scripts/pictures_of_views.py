@@ -37,12 +37,14 @@ def live(view: Any, path: pathlib.Path) -> pathlib.Path:
 
 
 def run(turns: int = 45, **figures: Any) -> FakeFeed:
+    """A run of so many turns, from the scripted simulation."""
     feed = FakeFeed(simulate(turns))
     feed.changed.update(figures)
     return feed
 
 
 def failed_run() -> FakeFeed:
+    """A run with a row that failed."""
     feed = run(78)
     table = feed.body["requests"]
     table["status"][6], table["note"][6] = "failed", "failed: ValueError: my_processor returned logits of shape (3,)"
@@ -50,6 +52,7 @@ def failed_run() -> FakeFeed:
 
 
 def select_two(page: Page) -> None:
+    """Two requests selected, a token pointed at."""
     chart = page.locator(".mlx-timeline canvas")
     box = chart.bounding_box()
     assert box is not None
@@ -60,6 +63,7 @@ def select_two(page: Page) -> None:
 
 
 def brush(page: Page) -> None:
+    """A stretch of steps brushed."""
     chart = page.locator(".mlx-timeline canvas")
     chart.click(position={"x": 40, "y": 10 + 19 * 7})
     box = chart.bounding_box()
@@ -72,10 +76,12 @@ def brush(page: Page) -> None:
 
 
 def table(page: Page) -> None:
+    """The table beside the drawing, opened."""
     page.locator(".mlx-rows-table summary").click()
 
 
 def by_time(page: Page) -> None:
+    """By time."""
     page.locator(".mlx-by-time").click()
 
 
@@ -98,9 +104,10 @@ SHOTS: dict[str, tuple[type, Callable[[], FakeFeed], Callable[[Page], None]]] = 
 
 
 def shoot(browser: Browser, name: str, path: pathlib.Path, act: Callable[[Page], None]) -> None:
+    """Shoot."""
     for width_name, width in WIDTHS.items():
         for scheme in ("light", "dark"):
-            context = browser.new_context(viewport={"width": width, "height": 700}, color_scheme=scheme)  # type: ignore[arg-type]
+            context = browser.new_context(viewport={"width": width, "height": 700}, color_scheme=scheme)
             page = context.new_page()
             page.goto(path.as_uri())
             page.locator(".mlx-board").wait_for()
@@ -111,6 +118,7 @@ def shoot(browser: Browser, name: str, path: pathlib.Path, act: Callable[[Page],
 
 
 def main() -> None:
+    """Main."""
     OUT.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = labkit.launch(playwright)

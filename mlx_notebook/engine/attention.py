@@ -12,6 +12,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from mlx_notebook.engine.stores.pool import Paged, attend_pages
 from mlx_notebook.engine.stores.ragged import Ragged, attend_as_called
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ def _routed(original: Callable[..., mx.array]) -> Callable[..., mx.array]:
     def scaled_dot_product_attention(queries: mx.array, keys: Any, values: Any, *args: Any, **kwargs: Any) -> mx.array:
         if type(keys) is Ragged:
             return attend_as_called(original, queries, keys, values, *args, **kwargs)
+        if type(keys) is Paged:
+            return attend_pages(queries, keys, values, *args, **kwargs)
         return original(queries, keys, values, *args, **kwargs)
 
     return scaled_dot_product_attention

@@ -30,6 +30,7 @@ from mlx_notebook.engine.row import RowState, RowText
 from mlx_notebook.engine.sampling import Sampler
 from mlx_notebook.engine.stop import StopMatcher
 from mlx_notebook.engine.stores.caches import make_caches
+from mlx_notebook.engine.stores.choose import pools
 from mlx_notebook.engine.stores.rows import RowsStore
 from mlx_notebook.failure import as_text
 
@@ -260,7 +261,8 @@ class MlxBackend:
             slots = -(-max_rows // PLACES) * PLACES
             check_deterministic(model, slots)
             return choose_store(model, slots)
-        return choose_store(model)
+        # Quantised rows convert in caches of their own, which the pool would not leave them.
+        return choose_store(model, first=pools(model) if self._scheme.native else ())
 
     def _row_for(self, request: Request) -> RowState:
         shape = request.shape

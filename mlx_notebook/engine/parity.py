@@ -18,6 +18,8 @@ from mlx_notebook.engine.stores.rows import WASTE, RowsStore
 from mlx_notebook.failure import as_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from mlx_notebook.engine.stores.store import Store
 
 PROMPTS = ((7, 3, 11, 5, 2, 9), (4, 8, 6))
@@ -52,30 +54,37 @@ class Choice:
     findings: list[str] = field(default_factory=list)
 
 
-def choose_store(model: Any, slots: int | None = None) -> Choice:
+def choose_store(model: Any, slots: int | None = None, first: Sequence[Callable[[], Store]] = ()) -> Choice:
     """The first store that agrees with rows alone; what was found wrong with others on the way.
 
     Args:
         model: its attention is routed to us.
         slots: places that the batch always has (deterministic mode): then only rows by themselves will do.
+        first: makers of stores to try before the rows store, such as a pool where its kernel runs.
     """
     alone = [_alone(model, *pair) for pair in zip(PROMPTS, ANSWERS, strict=True)]
     findings: list[str] = []
 
-    def agrees(what: str, waste: float | None, *, cohorts: bool) -> bool:
+    def agrees(what: str, make: Callable[[], Store], *, cohorts: bool) -> bool:
         try:
-            found = _differs(alone, _together(model, RowsStore(model, slots, waste), cohorts=cohorts))
+            found = _differs(alone, _together(model, make(), cohorts=cohorts))
         except Exception as error:  # noqa: BLE001 - a model may do anything with a cache that it does not know
             found = as_text(error)[0]
         if found:
             findings.append(f"{what}: {found}")
         return not found
 
+    def rows(waste: float | None) -> Callable[[], Store]:
+        return lambda: RowsStore(model, slots, waste)
+
+    for make in first:
+        if agrees("pool", make, cohorts=True):
+            return Choice(make(), True, "", findings)
     for cohorts in (True, False):
-        if agrees("prompts in one forward" if cohorts else "rows", None, cohorts=cohorts):
-            packs = slots is None and agrees("packs", WASTE, cohorts=cohorts)
+        if agrees("prompts in one forward" if cohorts else "rows", rows(None), cohorts=cohorts):
+            packs = slots is None and agrees("packs", rows(WASTE), cohorts=cohorts)
             return Choice(RowsStore(model, slots, WASTE if packs else None), cohorts, "", findings)
-    if slots is None and agrees("rectangle", inf, cohorts=False):
+    if slots is None and agrees("rectangle", rows(inf), cohorts=False):
         return Choice(RowsStore(model, None, inf), False, "", findings)
     return Choice(None, False, findings[-1], findings)
 

@@ -1,4 +1,4 @@
-"""The part of a gateway that makes views of it. The rooms below the notebook do not import it: it is fetched by name."""
+"""The part of a gateway that makes views of it. Views are fetched by name, not imported."""
 
 from __future__ import annotations
 

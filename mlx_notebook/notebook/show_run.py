@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 
 from mlx_notebook.gateway.registry import registry
-from mlx_notebook.notebook.find_gateway import named
+from mlx_notebook.notebook.find_gateway import meant
 from mlx_notebook.notebook.printing import say
 from mlx_notebook.notebook.show import kept_handle
 
@@ -27,7 +27,7 @@ def open_gateway(magic: str, name: str | None) -> Gateway:
         UsageError: there is none.
     """
     if name is not None:
-        return named(magic, name)
+        return meant(magic, name)
     current = registry.current()
     if current is None:
         raise UsageError(f"{magic}: no model is loaded")

@@ -80,7 +80,24 @@ def test_the_page_stays_responsive_and_loses_nothing(page: Page, browser: Browse
     page.locator(".mlx-timeline .mlx-pick").first.click()
     page.locator(".mlx-timeline .mlx-tokens span").first.wait_for()
     words = page.evaluate("() => document.querySelector('.mlx-timeline .mlx-tokens').textContent.trim().split(' ')")
-    said = ["The", "tide", "is", "the", "slow", "breath", "of", "the", "sea", "and", "the", "moon", "pulls", "the", "water", "along"]
+    said = [
+        "The",
+        "tide",
+        "is",
+        "the",
+        "slow",
+        "breath",
+        "of",
+        "the",
+        "sea",
+        "and",
+        "the",
+        "moon",
+        "pulls",
+        "the",
+        "water",
+        "along",
+    ]
     assert words == [said[i % len(said)] for i in range(TOKENS)]
     print(f"longest tasks, CPU: {cpu[:8]} ms; on the wall: {wall[:8]} ms")
     assert [ms for ms in cpu if ms > 100] == []

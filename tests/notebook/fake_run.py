@@ -21,9 +21,32 @@ PROMPTS = (
     (20, 4, 15, "Explain tides"),
     (24, 2, 14, "Say hello"),
 )
-WORDS = (
-    ["The", "tide", "is", "the", "slow", "breath", "of", "the", "sea", ".", "The", "moon", "pulls", "the", "water", ",", "and", "it", "follows", "her", "round", "the", "earth", "."]
-)
+WORDS = [
+    "The",
+    "tide",
+    "is",
+    "the",
+    "slow",
+    "breath",
+    "of",
+    "the",
+    "sea",
+    ".",
+    "The",
+    "moon",
+    "pulls",
+    "the",
+    "water",
+    ",",
+    "and",
+    "it",
+    "follows",
+    "her",
+    "round",
+    "the",
+    "earth",
+    ".",
+]
 EMPTY = -1
 
 

@@ -1,0 +1,245 @@
+"""The store `pool`: all rows' columns in pages of one pool a layer, read by one ragged attention a layer.
+
+For GPUs, where a launch costs more than the work of a short row: a decode step is one forward with one attention
+launch a layer, whatever the rows' lengths, and it is compiled for each number of places (a power of two; spare
+places are idle). A row comes in when it first decodes beside others: its columns are copied into pages, once. It goes
+back into caches of its own (`settle`) when it is alone, rests, or is kept. Prefill and single rows are the rows
+store's.
+
+It serves models whose layers all keep plain full-attention caches; others keep the rows store.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import mlx.core as mx
+from mlx_lm.models.cache import KVCache
+
+from mlx_notebook.core.projection import BLOCK
+from mlx_notebook.engine.stores.caches import make_caches
+from mlx_notebook.engine.stores.paged_kernel import LayerPool
+from mlx_notebook.engine.stores.pages import SCRATCH, Pages, pages_for
+from mlx_notebook.engine.stores.rows import RowsStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mlx_notebook.engine.stores.paged_kernel import PageOps
+    from mlx_notebook.engine.stores.store import F, Fed
+
+FIRST_PAGES = 64
+
+
+class PagedCache:
+    """What a model sees as one layer's cache in a pooled step."""
+
+    def __init__(self, pool: LayerPool, ops: PageOps, table: mx.array, positions: mx.array) -> None:
+        self.offset = mx.maximum(positions, 0)
+        self._pool, self._ops, self._table, self._positions = pool, ops, table, positions
+
+    def make_mask(self, *_args: Any, **_kwargs: Any) -> None:
+        """None: every row sees its own columns and nothing else."""
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Paged, Paged]:
+        """Nothing is written yet: attention does both."""
+        return Paged(keys, self), Paged(values, self)
+
+    def attend(self, queries: mx.array, keys: Paged, values: Paged, scale: float) -> mx.array:
+        """One new token a row over its own pages."""
+        return self._ops.attend(self._pool, queries, keys.new, values.new, self._table, self._positions, scale)
+
+
+class Paged:
+    """One layer's new keys (or values) [R, H, 1, D]; the others are in the pool."""
+
+    __slots__ = ("cache", "new")
+
+    def __init__(self, new: mx.array, cache: PagedCache) -> None:
+        self.new = new
+        self.cache = cache
+
+
+class _Held:
+    """A row in the pool, and its pages."""
+
+    __slots__ = ("pages", "row")
+
+    def __init__(self, row: Fed, pages: list[int]) -> None:
+        self.row = row
+        self.pages = pages
+
+
+class PoolStore:
+    """Rows of one model whose layers all keep KVCache.
+
+    Args:
+        model: an mlx-lm model whose attention is routed to us.
+        ops: how pages are written and read.
+        compiled: whether steps are compiled; only where pages are updated in place.
+    """
+
+    name = "pool"
+
+    def __init__(self, model: Any, ops: PageOps, *, compiled: bool = True) -> None:
+        caches = make_caches(model)
+        if not all(type(cache) is KVCache for cache in caches):
+            raise ValueError("the pool serves models whose layers all keep plain full-attention caches")
+        self._model = model
+        self._ops = ops
+        self._rows = RowsStore(model)
+        self._layers: list[LayerPool] = []
+        self._pages = Pages()
+        self._held: dict[int, _Held] = {}
+        self._order: list[Fed] = []
+        self._table: mx.array | None = None
+        self._table_key: tuple[tuple[int, ...], ...] = ()
+        self._forward: Callable[..., mx.array] = self._plain_forward
+        if compiled and ops.in_place:
+            self._forward = mx.compile(self._plain_forward)
+
+    def order(self, rows: Sequence[F]) -> list[F | None]:
+        """Rows of the last step first; then as many idle places as fill a power of two."""
+        place = {id(row): at for at, row in enumerate(self._order)}
+        ordered: list[F] = sorted(rows, key=lambda row: place.get(id(row), len(place)))
+        self._order = list(ordered)
+        spare = (1 << (len(ordered) - 1).bit_length()) - len(ordered)
+        return [*ordered, *([None] * spare)]
+
+    def step(self, places: Sequence[Fed | None], tokens: mx.array) -> mx.array:
+        live = [row for row in places if row is not None]
+        if len(live) == 1 and len(places) == 1:
+            self.settle(live[0])
+            return self._rows.step(live, tokens)
+        self._take_in([row for row in live if id(row) not in self._held])
+        for row in live:
+            self._make_room(self._held[id(row)])
+        positions = mx.array([-1 if row is None else row.fed for row in places], dtype=mx.int32)
+        pools = [array for layer in self._layers for array in (layer.keys, layer.values)]
+        return self._forward(tokens, positions, self._table_of(places), pools)
+
+    def _plain_forward(self, tokens: mx.array, positions: mx.array, table: mx.array, pools: list[mx.array]) -> mx.array:
+        layers = self._layers
+        if self._ops.in_place:  # compiled: the arrays are inputs, whatever object holds them
+            layers = [LayerPool(k, v) for k, v in zip(pools[::2], pools[1::2], strict=True)]
+        caches = [PagedCache(layer, self._ops, table, positions) for layer in layers]
+        logits: mx.array = self._model(tokens, cache=caches)
+        return logits[:, -1, :]
+
+    def prefill(self, rows: Sequence[Fed], tokens: mx.array, lengths: Sequence[int]) -> None:
+        for row in rows:
+            self.settle(row)
+        self._rows.prefill(rows, tokens, lengths)
+
+    # ------------------------------------------------------------ in and out
+
+    def _take_in(self, rows: Sequence[Fed]) -> None:
+        """Copy the columns of rows that join into pages; their own caches let go of them."""
+        if not rows:
+            return
+        for row in rows:
+            self._rows.settle(row)
+            self._reserve(pages_for(row.fed + 1), like=row)
+            self._held[id(row)] = _Held(row, self._pages.take(pages_for(row.fed + 1)))
+        written: list[mx.array] = []
+        for row in rows:
+            pages = mx.array(self._held[id(row)].pages, dtype=mx.int32)
+            for layer, cache in zip(self._layers, row.cache, strict=True):
+                written.append(self._ops.fill(layer, pages, cache.keys, cache.values, row.fed))
+                cache.keys = cache.values = None
+        # Evaluated now: what is updated in place must be ordered before the step that reads it.
+        mx.async_eval(written)  # type: ignore[no-untyped-call]
+
+    def settle(self, row: Fed) -> None:
+        held = self._held.pop(id(row), None)
+        if held is None:
+            self._rows.settle(row)
+            return
+        count = pages_for(row.fed)
+        pages = mx.array(held.pages[:count], dtype=mx.int32)
+        out: list[mx.array] = []
+        for layer, cache in zip(self._layers, row.cache, strict=True):
+            for name, array in (("keys", layer.keys), ("values", layer.values)):
+                taken = array[pages]
+                _, heads, block, width = taken.shape
+                setattr(cache, name, taken.transpose(1, 0, 2, 3).reshape(1, heads, count * block, width))
+                out.append(getattr(cache, name))
+            cache.offset = row.fed
+        mx.eval(out)  # before anybody else writes into these pages
+        self._let_go(held)
+
+    def forget(self, row: Fed) -> None:
+        held = self._held.pop(id(row), None)
+        if held is not None:
+            self._let_go(held)
+        self._order = [other for other in self._order if other is not row]
+        self._rows.forget(row)
+
+    def _let_go(self, held: _Held) -> None:
+        self._pages.give_back(held.pages)
+        self._table = None
+
+    # ------------------------------------------------------------ pages
+
+    def _make_room(self, held: _Held) -> None:
+        """A page for the column that the next token takes."""
+        if pages_for(held.row.fed + 1) > len(held.pages):
+            self._reserve(1, like=held.row)
+            held.pages += self._pages.take(1)
+            self._table = None
+
+    def _reserve(self, count: int, like: Fed) -> None:
+        """Let so many pages be free, making the pool larger if need be."""
+        missing = count - len(self._pages.free)
+        if missing <= 0:
+            return
+        if not self._pages.grow_to(max(FIRST_PAGES, self._pages.total + missing)):
+            return
+        shapes = [(cache.keys, cache.values) for cache in like.cache] if not self._layers else []
+        for keys, values in shapes:
+            _, heads, _, width = keys.shape
+            self._layers.append(
+                LayerPool(
+                    mx.zeros((0, heads, BLOCK, width), keys.dtype),
+                    mx.zeros((0, values.shape[1], BLOCK, values.shape[3]), values.dtype),
+                )
+            )
+        for layer in self._layers:
+            for name in ("keys", "values"):
+                old = getattr(layer, name)
+                more = mx.zeros((self._pages.total - old.shape[0], *old.shape[1:]), old.dtype)
+                setattr(layer, name, mx.concatenate([old, more]))
+            mx.eval(layer.keys, layer.values)  # one layer at a time: not all the old ones beside all the new
+
+    def _table_of(self, places: Sequence[Fed | None]) -> mx.array:
+        """Pages of each place, [R, M] with M a power of two; made anew only when a row or a page changed."""
+        key = tuple(() if row is None else (id(row),) for row in places)
+        if self._table is None or key != self._table_key:
+            held = [[] if row is None else self._held[id(row)].pages for row in places]
+            width = 1 << (max(len(pages) for pages in held) - 1).bit_length()
+            padded = [[*pages, *([SCRATCH] * (width - len(pages)))] for pages in held]
+            self._table, self._table_key = mx.array(padded, dtype=mx.int32), key
+        return self._table
+
+    def held_bytes(self) -> int:
+        """Bytes of the pages that rows hold, and what rows in prefill hold side by side."""
+        if not self._layers or not self._pages.total:
+            return self._rows.held_bytes()
+        whole = sum(layer.nbytes for layer in self._layers)
+        return whole * self._pages.used // self._pages.total + self._rows.held_bytes()
+
+
+def attend_pages(  # noqa: PLR0917 - as mlx-lm declares it
+    queries: mx.array,
+    keys: Paged,
+    values: Paged,
+    cache: Any,
+    scale: float,
+    mask: Any,
+    sinks: mx.array | None = None,
+) -> mx.array:
+    """mlx-lm's attention call for a pooled step. The parity probe at load keeps models away that need more of it."""
+    del cache
+    if mask is not None or sinks is not None:
+        raise ValueError("the pool's attention takes neither masks nor sinks")
+    return keys.cache.attend(queries, keys, values, scale)

@@ -1,0 +1,134 @@
+"""The pool store with stock operations: rows that join, grow over pages, rest and leave say what they say alone."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from mlx_notebook.core.projection import BLOCK
+from mlx_notebook.engine.attention import AttentionRoute
+from mlx_notebook.engine.parity import choose_store
+from mlx_notebook.engine.stores.caches import arrays_of, make_caches
+from mlx_notebook.engine.stores.paged_kernel import StockPages, agrees_with_stock
+from mlx_notebook.engine.stores.pages import SCRATCH, Pages, pages_for
+from mlx_notebook.engine.stores.pool import PoolStore
+from tests.small_models import random_prompt, small
+
+
+@dataclass(eq=False)
+class TestRow:
+    """A row without a request."""
+
+    __test__ = False
+    cache: list[Any]
+    tokens: list[int]
+    fed: int = 0
+
+
+def alone(model: Any, tokens: list[int]) -> mx.array:
+    """Logits after each token, [n, V], from one pass."""
+    return model(mx.array([tokens]), cache=make_caches(model))[0]  # type: ignore[no-any-return]
+
+
+def started(store: PoolStore, model: Any, tokens: list[int], body: int) -> TestRow:
+    row = TestRow(make_caches(model), tokens)
+    store.prefill([row], mx.array([tokens[:body]]), [body])
+    mx.eval(arrays_of(row.cache))
+    row.fed = body
+    return row
+
+
+@pytest.fixture(params=["llama", "qwen2"])
+def served(request: pytest.FixtureRequest) -> Any:
+    model, _ = small(request.param)
+    route = AttentionRoute(model)
+    yield model
+    route.close()
+
+
+def test_the_probe_accepts_it(served: Any) -> None:
+    choice = choose_store(served, first=[lambda: PoolStore(served, StockPages())])
+    assert choice.store is not None
+    assert choice.store.name == "pool", choice.findings
+
+
+@pytest.mark.parametrize("kind", ["gemma3_text", "mamba2", "lfm2"])
+def test_other_layers_are_not_for_it(kind: str) -> None:
+    model, _ = small(kind)
+    with pytest.raises(ValueError, match="plain full-attention"):
+        PoolStore(model, StockPages())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_traffic_changes_no_row(served: Any, seed: int) -> None:
+    chance = random.Random(seed)
+    store = PoolStore(served, StockPages())
+    lengths = [chance.randrange(3, 2 * BLOCK + 20) for _ in range(6)]
+    prompts = [random_prompt(length + 30, seed=seed * 10 + i) for i, length in enumerate(lengths)]
+    expected = [alone(served, prompt) for prompt in prompts]
+    waiting = list(zip(prompts, lengths, range(len(prompts)), strict=True))
+    running: list[tuple[TestRow, int]] = []
+    compared = 0
+    for _ in range(120):
+        if waiting and chance.random() < 0.3:
+            prompt, body, number = waiting.pop()
+            running.append((started(store, served, prompt, body), number))
+        if running and chance.random() < 0.1:
+            store.settle(running[0][0])  # as when it is kept, or rests
+        if not running:
+            continue
+        rows = [row for row, _ in running]
+        places = store.order(rows)
+        tokens = mx.array([[0 if row is None else row.tokens[row.fed]] for row in places])
+        logits = store.step(places, tokens)
+        for row, number in list(running):
+            got = logits[places.index(row)]
+            row.fed += 1
+            apart = float(mx.max(mx.abs(got - expected[number][row.fed - 1])))
+            assert apart < 1e-3, (number, row.fed)
+            compared += 1
+            if row.fed == len(row.tokens) - 1 or chance.random() < 0.02:
+                store.forget(row)
+                running.remove((row, number))
+    assert compared > 50
+    for row, _ in running:
+        store.forget(row)
+    assert store.held_bytes() == 0
+
+
+def test_a_settled_row_goes_on_alone(served: Any) -> None:
+    store = PoolStore(served, StockPages())
+    prompts = [random_prompt(90, seed=1), random_prompt(40, seed=2)]
+    rows = [started(store, served, prompt, 20) for prompt in prompts]
+    for _ in range(10):
+        places = store.order(rows)
+        mx.eval(store.step(places, mx.array([[0 if row is None else row.tokens[row.fed]] for row in places])))
+        for row in rows:
+            row.fed += 1
+    store.settle(rows[0])
+    got = served(mx.array([rows[0].tokens[30:]]), cache=rows[0].cache)[0]
+    assert mx.allclose(got, alone(served, prompts[0])[30:], atol=1e-3)
+
+
+def test_idle_places_write_where_nobody_reads() -> None:
+    pages = Pages()
+    assert pages.grow_to(8)
+    assert SCRATCH not in pages.free
+    taken = pages.take(3)
+    assert pages.used == 3
+    pages.give_back(taken)
+    assert pages.used == 0
+    assert [pages_for(n) for n in (1, BLOCK, BLOCK + 1)] == [1, 1, 2]
+
+
+def test_the_self_check_finds_a_wrong_kernel() -> None:
+    class Wrong(StockPages):
+        def attend(self, *args: Any) -> mx.array:
+            return super().attend(*args) * 1.05
+
+    assert agrees_with_stock(StockPages(), 8, 2, 64, mx.float32)
+    assert not agrees_with_stock(Wrong(), 8, 2, 64, mx.float32)
