@@ -420,6 +420,7 @@ def test_processors_stay_with_their_row_when_others_come_and_go() -> None:
             return prefill(backend, request(row_id, PROMPT, max_tokens=6, code=wanted[row_id]))
 
         rows = {row_id: opened(row_id) for row_id in (1, 2, 3)}
+        step(backend, rows)  # feeds the last prompt tokens
         step(backend, rows)
         backend.drop(1)
         rows[4] = opened(4)
