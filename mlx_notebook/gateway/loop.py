@@ -65,6 +65,10 @@ class EngineLoop:
         for work in self._intake.take():
             work(time.monotonic_ns())
 
+    def synchronize(self) -> None:
+        """Wait till nothing is in flight on the device."""
+        self._backend.synchronize()
+
     def retire(self) -> None:
         """Let go of the backend, and the model with it: handles that are kept still know this loop's figures."""
         del self._backend
@@ -108,7 +112,7 @@ class EngineLoop:
         self._places.take_if_none()
 
     def _give_lease(self, _step: ev.GiveLease) -> None:
-        self._backend.synchronize()
+        self.synchronize()
         self._places.give_back()
 
     def _open(self, step: ev.Open) -> None:

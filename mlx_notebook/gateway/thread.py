@@ -30,6 +30,7 @@ from mlx_notebook.gateway.lease import device_lease
 from mlx_notebook.gateway.loop import EngineLoop
 from mlx_notebook.gateway.place import PlacesInLine
 from mlx_notebook.gateway.registry import registry
+from mlx_notebook.gateway.standing import StandingPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from mlx_notebook.engine.backend import Backend
     from mlx_notebook.gateway.lease import Ticket
     from mlx_notebook.gateway.record import RowRecord
+    from mlx_notebook.gateway.standing import Stand
 
 
 @dataclass(slots=True)
@@ -46,9 +48,11 @@ class Loading:
 
     progress: Callable[[str, float | None], None]
     stop: Latch
+    place: StandingPlace
 
     def check(self) -> None:
-        """Raise InterruptedError when the load was given up."""
+        """Raise InterruptedError when the load was given up; stand still if the process is about to fork."""
+        self.place.visit(_synchronize)
         if self.stop.is_set():
             raise InterruptedError("the load was interrupted")
 
@@ -85,7 +89,8 @@ class Engine:
         self._pid = os.getpid()
         self._load: Callable[[Loading], tuple[Backend, Any]] | None = load
         self._chunk = chunk
-        self._loading = Loading(progress or _no_progress, Latch())
+        self._standing = StandingPlace()
+        self._loading = Loading(progress or _no_progress, Latch(), self._standing)
         self._backend: Backend | None = None
         self._places = PlacesInLine(name, self._hear)
         self._exclusives: set[Exclusive] = set()
@@ -225,6 +230,18 @@ class Engine:
         self._thread.join()
         return True
 
+    def stand_still(self, stand: Stand) -> None:
+        """Have the engine stand between two steps with nothing in flight; `stand.standing` goes up when it does."""
+        if threading.current_thread() is self._thread:  # a callback forks: its engine stands here already
+            _synchronize()
+            stand.standing.set()
+            return
+        self._standing.ask(stand)
+        if not self.here or not self._thread.is_alive():
+            self._standing.leave()
+        else:
+            self.call_soon(lambda _at: self._standing.visit(self._the_loop.synchronize))
+
     def orphan(self) -> None:
         """In a forked child: fail what is open, so that nobody here waits for the parent's thread."""
         self._places.orphan()
@@ -248,6 +265,7 @@ class Engine:
             self.death = traceback.format_exc()
         finally:
             self._end()
+            self._standing.leave()
             waiting.engine_threads.discard(threading.get_ident())
             self._ended.set()
 
@@ -303,6 +321,13 @@ class Engine:
             self.loop.retire()
         if backend is not None:
             backend.close()
+
+
+def _synchronize() -> None:
+    """Wait for what this thread has dispatched."""
+    mlx = sys.modules.get("mlx.core")
+    if mlx is not None:
+        mlx.synchronize()
 
 
 def _give_streams_back() -> None:
