@@ -9,13 +9,14 @@ or a kernel without a page got one).
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import anywidget
 
-HELLO_S = 2.0
+HELLO_S = float(os.environ.get("MLX_NOTEBOOK_HELLO_S", "2"))
 
 Answer = Literal["yes", "no", "unknown"]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, ContextVar, copy_context
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -435,18 +433,6 @@ def test_processors_stay_with_their_row_when_others_come_and_go() -> None:
     assert rows[2].tokens == plain().tokens[:6]
     assert rows[3].tokens == [30] * 6
     assert rows[4].tokens == [40] * 6
-
-
-def test_two_backends_on_two_threads_at_once() -> None:
-    meet = threading.Barrier(2)
-
-    def work(backend: MlxBackend) -> list[int]:
-        meet.wait()
-        return run_row(backend, request(1, PROMPT, max_tokens=12)).tokens
-
-    with ThreadPoolExecutor(2) as pool:
-        told = list(pool.map(lambda kind: with_backend(pair(kind), work), ["llama", "gemma3_text"]))
-    assert told == [plain(12, "llama").tokens, plain(12, "gemma3_text").tokens]
 
 
 codes: list[Callable[[], UserCode]] = [
