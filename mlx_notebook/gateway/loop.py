@@ -82,8 +82,6 @@ class EngineLoop:
 
     def admit(self, at_ns: int, asked_ns: int, record: RowRecord, request: Request) -> None:
         """A submitted row reaches the scheduler; from now on its record follows the scheduler's row."""
-        if self._intake.record(record.id) is None:  # its caller was interrupted before we could take it
-            return
         steps = self.scheduler.handle(ev.Submitted(at_ns, asked_ns, request, record.placement))
         row = self.scheduler.rows.get(request.id)
         if row is not None:

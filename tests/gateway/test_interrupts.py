@@ -190,6 +190,7 @@ def test_wherever_an_interrupt_lands_everything_still_works(
     for where in at_every_point(lambda: scenario(gateway)):
         points.append(where)
         # Nothing of what was interrupted keeps the device, a row, or a lock.
+        assert gateway.wait_idle(), where
         for each in (gateway, other):
             assert in_thread(partial(each.generate, "b", max_tokens=2)).result().generated_tokens == 2, where
         assert gateway.wait_idle(), where
