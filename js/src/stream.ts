@@ -13,6 +13,9 @@ import type { FromKernel, ToKernel, Traits } from "./wire";
 /** Another load of the page, or another frame of it, has another time of origin. */
 const page = String(performance.timeOrigin);
 
+const ASK_MS = 1000;
+const ASK_TIMES = 120;
+
 let views = 0;
 
 /** Sends to the kernel; where it is gone there is nobody to tell, and a view must not raise for it. */
@@ -24,6 +27,27 @@ function sender(model: AnyModel<Traits>): (message: ToKernel) => void {
       console.debug("mlx-notebook: the kernel cannot be reached", error);
     }
   };
+}
+
+/**
+ * Asks every second until the kernel says anything. The first messages of a page may wait behind a cell that
+ * blocks: the front end opens a line of their own for them (a subshell) only once they are on their way.
+ */
+function untilHeard(model: AnyModel<Traits>, ending: AbortSignal, ask: () => void): void {
+  let left = ASK_TIMES;
+  const again = setInterval(() => {
+    left -= 1;
+    if (left < 0) stop();
+    else ask();
+  }, ASK_MS);
+  const stop = () => {
+    clearInterval(again);
+    model.off("change:snapshot", stop);
+    model.off("msg:custom", stop);
+  };
+  model.on("change:snapshot", stop);
+  model.on("msg:custom", stop);
+  ending.addEventListener("abort", stop);
 }
 
 function widget() {
@@ -70,7 +94,13 @@ function widget() {
       const { root } = new StreamView(rows, asks, ending.signal, sender(model));
       el.append(root);
       const send = sender(model);
-      send({ kind: "view", page, view, on: pageIsSeen() });
+      const present = () => send({ kind: "view", page, view, on: pageIsSeen() });
+      present();
+      untilHeard(model, ending.signal, () => {
+        if (rows.final) return;
+        send({ kind: "hello", page });
+        present();
+      });
       watch(
         root,
         {

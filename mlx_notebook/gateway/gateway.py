@@ -195,12 +195,14 @@ class Gateway(FanOut, Observed, Viewed):
         try:
             engine.start()
             waiting.sleep_until(loaded, None)
-        except BaseException:
+            self._adopt(engine)
+        except BaseException:  # nobody else would ever stop it
             engine.stop()
             engine.join(JOIN_S)
             raise
+
+    def _adopt(self, engine: Engine) -> None:
         if engine.load_error is not None:
-            engine.join(JOIN_S)
             raise engine.load_error
         if engine.loop is None:
             raise RuntimeError("a loaded engine has a loop")
@@ -430,8 +432,8 @@ class Gateway(FanOut, Observed, Viewed):
 
         On the engine thread (from a callback) it only asks for the end.
         """
-        self._finalizer.detach()
         self._engine.stop()
+        self._finalizer.detach()
         registry.remove(self)
         self._facts = replace(self._facts, model=None)
         if threading.get_ident() not in waiting.engine_threads:

@@ -312,9 +312,12 @@ class Handle:
                 self._refuse_to_block()
                 try:
                     await asyncio.sleep(POLL_S)
-                except (KeyboardInterrupt, asyncio.CancelledError):  # an interrupt of a cell comes as either
+                except asyncio.CancelledError:  # an interrupt of a cell may come as this, too
                     self.cancel()
                     registry.resume_all()
+                    raise
+                except KeyboardInterrupt:
+                    interrupted(self)
                     raise
         await self._await()
 
@@ -329,9 +332,12 @@ class Handle:
             # Short waits: an interrupt reaches a coroutine only when its loop wakes by itself.
             while not self.done():
                 await asyncio.wait([woken], timeout=0.1)
-        except (KeyboardInterrupt, asyncio.CancelledError):
+        except asyncio.CancelledError:
             self.cancel()
             registry.resume_all()
+            raise
+        except KeyboardInterrupt:
+            interrupted(self)
             raise
         return self.result()
 

@@ -13,7 +13,7 @@ from mlx_notebook.gateway.hooks import current_execution
 from mlx_notebook.gateway.waiting import sleep_until
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator, Mapping
 
     from pandas import DataFrame
 
@@ -95,40 +95,40 @@ def as_completed(handles: Iterable[Handle], timeout: float | None = None) -> Ite
         TimeoutError: not all ended within `timeout` seconds of the first call.
         WouldDeadlock: called on the engine thread or by the lease's holder.
     """
-    pending = list(dict.fromkeys(handles))
+    pending = dict.fromkeys(handles)
+    count = len(pending)
     finished: queue.SimpleQueue[Handle] = queue.SimpleQueue()
     for handle in pending:
         handle.add_done_callback(finished.put)
     end = None if timeout is None else time.monotonic() + timeout
-    left = len(pending)
-    while left:
+    while pending:
         if finished.empty():
             waiting.refuse_to_block("waiting for requests")
-        handle = _next(finished, pending, end)
-        left -= 1
-        yield handle
+        try:
+            found = _next(finished, pending, None if end is None else end - time.monotonic())
+        except KeyboardInterrupt:
+            waiting.interrupted(*pending)
+            raise
+        if found is None:
+            raise TimeoutError(f"{len(pending)} of {count} requests are not done; they go on")
+        if found in pending:  # each once, also where its callback comes after the fact
+            del pending[found]
+            yield found
 
 
-def _next(finished: queue.SimpleQueue[Handle], pending: list[Handle], end: float | None) -> Handle:
+def _next(finished: queue.SimpleQueue[Handle], pending: Mapping[Handle, None], timeout: float | None) -> Handle | None:
+    """The next to come; None when the time has passed."""
     found: list[Handle] = []
 
     def take(seconds: float) -> bool:
         try:
             found.append(finished.get(timeout=seconds))
         except queue.Empty:
-            return False
-        return True
+            # An interrupt elsewhere may have cut a callback short: look for oneself now and then.
+            found.extend([handle for handle in pending if handle.done()][:1])
+        return bool(found)
 
-    try:
-        arrived = sleep_until(take, None if end is None else end - time.monotonic())
-    except KeyboardInterrupt:
-        waiting.interrupted(*pending)
-        raise
-    if not arrived:
-        raise TimeoutError(
-            f"{sum(not handle.done() for handle in pending)} of {len(pending)} requests are not done; they go on"
-        )
-    return found[0]
+    return found[0] if sleep_until(take, timeout) else None
 
 
 class Waited(NamedTuple):

@@ -85,6 +85,10 @@ class EngineLoop:
         for work in self._intake.take():
             work(time.monotonic_ns())
 
+    def synchronize(self) -> None:
+        """Wait till nothing is in flight on the device."""
+        self._backend.synchronize()
+
     def retire(self) -> None:
         """Let go of the backend, and the model with it: handles that are kept still know this loop's figures."""
         del self._backend
@@ -102,8 +106,6 @@ class EngineLoop:
 
     def admit(self, at_ns: int, asked_ns: int, record: RowRecord, request: Request) -> None:
         """A submitted row reaches the scheduler; from now on its record follows the scheduler's row."""
-        if self._intake.record(record.id) is None:  # its caller was interrupted before we could take it
-            return
         steps = self._decide(ev.Submitted(at_ns, asked_ns, request, record.placement))
         row = self.scheduler.rows.get(request.id)
         if row is not None:
@@ -163,7 +165,7 @@ class EngineLoop:
         self._places.take_if_none()
 
     def _give_lease(self, _step: ev.GiveLease) -> None:
-        self._backend.synchronize()
+        self.synchronize()
         self._places.give_back()
 
     def _open(self, step: ev.Open) -> None:

@@ -222,7 +222,9 @@ class RowRecord:
     def _call(self, callback: Callable[[], object]) -> None:
         try:
             callback()
-        except BaseException:
+        except BaseException as error:
+            if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
+                raise  # a Ctrl-C that came meanwhile is no failure of the callback's
             log.exception("a done-callback of request %d raised; the others go on", self.id)
 
     def orphan(self) -> None:

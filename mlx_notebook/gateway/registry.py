@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from mlx_notebook.errors import GatewayDead
 from mlx_notebook.gateway import lease
+from mlx_notebook.gateway.standing import Forks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,10 +145,14 @@ class Registry:
         with self._lock:
             self._engines.add(engine)
 
+    def engines(self) -> list[Engine]:
+        """The engines of this process, those of closed gateways too."""
+        with self._lock:
+            return [engine for engine in self._engines if engine.here]
+
     def stop_all(self) -> None:
         """Stop every engine, then wait for each: handles settle at once, threads clear their streams themselves."""
-        with self._lock:
-            engines = [engine for engine in self._engines if engine.here]
+        engines = self.engines()
         for engine in engines:
             engine.stop()
         for engine in engines:
@@ -162,6 +167,7 @@ class Registry:
 
     def orphan_all(self) -> None:
         """In a forked child: the locks may be held by threads that are not here, so make new ones."""
+        forks.in_child()
         lease.forget_after_fork()
         self._lock = threading.RLock()
         # MLX's own threads stayed behind: an evaluation here would wait for them for ever.
@@ -181,6 +187,7 @@ class Registry:
 
 
 registry = Registry()
+forks = Forks(registry.engines)
 atexit.register(registry.stop_all)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=registry.orphan_all)
+    os.register_at_fork(before=forks.before, after_in_parent=forks.in_parent, after_in_child=registry.orphan_all)

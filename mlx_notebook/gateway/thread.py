@@ -33,6 +33,7 @@ from mlx_notebook.gateway.pausing import Pausing
 from mlx_notebook.gateway.place import PlacesInLine
 from mlx_notebook.gateway.recorder import Recorder
 from mlx_notebook.gateway.registry import registry
+from mlx_notebook.gateway.standing import StandingPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from mlx_notebook.gateway.lease import Ticket
     from mlx_notebook.gateway.policies import UserPolicy
     from mlx_notebook.gateway.record import RowRecord
+    from mlx_notebook.gateway.standing import Stand
 
 
 @dataclass(slots=True)
@@ -50,9 +52,11 @@ class Loading:
 
     progress: Callable[[str, float | None], None]
     stop: Latch
+    place: StandingPlace
 
     def check(self) -> None:
-        """Raise InterruptedError when the load was given up."""
+        """Raise InterruptedError when the load was given up; stand still if the process is about to fork."""
+        self.place.visit(_synchronize)
         if self.stop.is_set():
             raise InterruptedError("the load was interrupted")
 
@@ -92,7 +96,8 @@ class Engine:
         self._load: Callable[[Loading], tuple[Backend, Any]] | None = load
         self._settings_for = settings_for or (lambda _engine: SchedulerSettings())
         self._policy = policy
-        self._loading = Loading(progress or _no_progress, Latch())
+        self._standing = StandingPlace()
+        self._loading = Loading(progress or _no_progress, Latch(), self._standing)
         self._backend: Backend | None = None
         self._places = PlacesInLine(name, self._hear)
         self.at_end: list[Callable[[], None]] = []
@@ -256,6 +261,18 @@ class Engine:
         self._thread.join()
         return True
 
+    def stand_still(self, stand: Stand) -> None:
+        """Have the engine stand between two steps with nothing in flight; `stand.standing` goes up when it does."""
+        if threading.current_thread() is self._thread:  # a callback forks: its engine stands here already
+            _synchronize()
+            stand.standing.set()
+            return
+        self._standing.ask(stand)
+        if not self.here or not self._thread.is_alive():
+            self._standing.leave()
+        else:
+            self.call_soon(lambda _at: self._standing.visit(self._the_loop.synchronize))
+
     def orphan(self) -> None:
         """In a forked child: fail what is open, so that nobody here waits for the parent's thread."""
         self._places.orphan()
@@ -279,6 +296,7 @@ class Engine:
             self.death = traceback.format_exc()
         finally:
             self._end()
+            self._standing.leave()
             waiting.engine_threads.discard(threading.get_ident())
             self._ended.set()
 
@@ -336,6 +354,13 @@ class Engine:
             self.loop.retire()
         if backend is not None:
             backend.close()
+
+
+def _synchronize() -> None:
+    """Wait for what this thread has dispatched."""
+    mlx = sys.modules.get("mlx.core")
+    if mlx is not None:
+        mlx.synchronize()
 
 
 def _give_streams_back() -> None:

@@ -47,7 +47,7 @@ class Interrupting:
             return None
         if frame.f_back is not None:
             self._in_python.add(id(frame.f_back))
-        if not _is_traced(frame.f_code):
+        if not _is_traced(frame):
             return None
         frame.f_trace_opcodes = True
         self._last.pop(id(frame), None)
@@ -98,7 +98,14 @@ def _first(code: CodeType) -> int:
     return next(i.offset for i in dis.get_instructions(code) if i.opname == "RESUME")
 
 
-def _is_traced(code: CodeType) -> bool:
+def _is_traced(frame: FrameType | None) -> bool:
+    """Ours or what we stand on. Not in Thread.start: cut short, that leaves a thread which never gets to our code."""
+    assert frame is not None
+    code = frame.f_code
+    while frame is not None:
+        if frame.f_code.co_qualname == "Thread.start":
+            return False
+        frame = frame.f_back
     return code.co_filename.startswith(OURS) or code.co_filename.endswith(BELOW_US)
 
 

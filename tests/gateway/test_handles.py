@@ -174,6 +174,29 @@ def test_idle_means_that_handles_are_over(gateway_of: Make) -> None:
         assert all(handle.done() for handle in handles)
 
 
+def test_a_gateway_is_busy_till_the_last_callback_has_run(gateway_of: Make) -> None:
+    gateway = gateway_of()
+    seen: list[bool] = []
+    with gateway.lease():
+        handle = gateway.submit("a", max_tokens=1)
+        handle.add_done_callback(lambda _: seen.append(gateway.busy))
+    assert gateway.wait_idle()
+    assert seen == [True]
+    assert handle.done()
+
+
+def test_as_completed_does_not_hang_on_a_callback_that_never_came(stepped: tuple[Gateway, Stepped]) -> None:
+    gateway, backend = stepped
+    handles = [gateway.submit("a", max_tokens=2) for _ in range(2)]
+    completed = as_completed(handles)
+    backend.next()
+    waiting = in_thread(lambda: list(completed))
+    wait_for(lambda: len(handles[1]._record._callbacks) == 1)
+    handles[1]._record._callbacks.clear()
+    backend.free()
+    assert waiting.result() == handles
+
+
 def test_show_prints_without_a_host_and_asks_the_host_where_there_is_one(
     gateway_of: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from functools import partial
@@ -9,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mlx_notebook.engine.backend import ScriptedBackend
 from mlx_notebook.errors import Cancelled
+from mlx_notebook.gateway.gateway import Gateway
 from mlx_notebook.gateway.handles import Handles, as_completed, wait
 from mlx_notebook.gateway.hooks import Execution, hooks
 from mlx_notebook.gateway.lease import device_lease
@@ -17,9 +20,8 @@ from tests.gateway.fakes import Background, Stepped, in_thread, interrupt_when, 
 from tests.gateway.interrupting import at_every_point
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from mlx_notebook.gateway.gateway import Gateway
     from mlx_notebook.gateway.handle import Handle
 
     Make = Callable[..., Gateway]
@@ -140,6 +142,15 @@ def test_without_a_host_all_of_several(gateway_of: Make) -> None:
 # ---------------------------------------------------------------- wherever it lands
 
 
+@pytest.fixture
+def only_new_garbage() -> Iterator[None]:
+    """Collecting looks at what the test made, not at all the libraries that are loaded."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 def submit_and_wait(gateway: Gateway) -> None:
     gateway.submit("a", max_tokens=2).result()
 
@@ -179,9 +190,24 @@ def test_wherever_an_interrupt_lands_everything_still_works(
     for where in at_every_point(lambda: scenario(gateway)):
         points.append(where)
         # Nothing of what was interrupted keeps the device, a row, or a lock.
+        assert gateway.wait_idle(), where
         for each in (gateway, other):
             assert in_thread(partial(each.generate, "b", max_tokens=2)).result().generated_tokens == 2, where
         assert gateway.wait_idle(), where
+        wait_for(lambda: device_lease().holder is None)
+    assert len(points) > 20
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the points are those of CPython 3.11's instructions")
+def test_wherever_an_interrupt_lands_in_loading_no_engine_is_left(only_new_garbage: None) -> None:  # noqa: ARG001
+    def engines() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread.name.startswith("mlx-notebook engine")]
+
+    points: list[str] = []
+    for where in at_every_point(lambda: Gateway.from_backend(ScriptedBackend()).close()):
+        points.append(where)
+        wait_for(lambda: (gc.collect(), not engines())[1])
         wait_for(lambda: device_lease().holder is None)
     assert len(points) > 20
 

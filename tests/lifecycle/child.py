@@ -240,16 +240,27 @@ def by_os_while_locks_are_held(child: Callable[[], None]) -> int:
             held.set()
             forked_now.wait()
 
-    holder = threading.Thread(target=hold)
-    holder.start()
-    held.wait()
+    def grab() -> None:
+        threading.Thread(target=hold).start()
+        held.wait()
+
+    _just_before_a_fork.append(grab)
     pid = os.fork()
     if pid == 0:
         child()
         sys.exit(0)
+    _just_before_a_fork.remove(grab)
     forked_now.set()
-    holder.join()
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+_just_before_a_fork: list[Callable[[], None]] = []
+
+
+def run_what_comes_just_before() -> None:
+    """Registered before anything of ours is imported: such functions run in reverse order, so this one is last."""
+    for call in _just_before_a_fork:
+        call()
 
 
 def by_multiprocessing(child: Callable[[], None]) -> int:
@@ -332,6 +343,8 @@ FORKS: dict[str, Callable[[], None]] = {
 
 if __name__ == "__main__":
     atexit.register(say_who_is_left)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=run_what_comes_just_before)
     mode = sys.argv[1]
     (EXITS | FORKS)[mode]()
     print("READY", flush=True)
