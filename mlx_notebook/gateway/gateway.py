@@ -34,7 +34,7 @@ from mlx_notebook.gateway.registry import registry
 from mlx_notebook.gateway.settings import Settings, check_settings
 from mlx_notebook.gateway.stats import GatewayStats, PromptCacheStats
 from mlx_notebook.gateway.thread import Engine
-from mlx_notebook.gateway.tuning import settings_for
+from mlx_notebook.gateway.tuning import serving_of, settings_for
 from mlx_notebook.gateway.viewed import Viewed
 
 if TYPE_CHECKING:
@@ -121,7 +121,9 @@ class Gateway(FanOut, Observed, Viewed):
         registry.close_predecessors(current_execution())
         import_mlx()
         resolved = resolve_model(model, revision=revision, progress=progress)
-        loader = loading.loader_of_name(resolved, dtype=dtype, trust_remote_code=trust_remote_code)
+        loader = loading.loader_of_name(
+            resolved, serving_of(settings), dtype=dtype, trust_remote_code=trust_remote_code
+        )
         self._start(loader, settings, resolved.name, progress, takes_over=replace)
 
     @classmethod
@@ -137,7 +139,7 @@ class Gateway(FanOut, Observed, Viewed):
         registry.close_predecessors(current_execution())
         gateway = cls.__new__(cls)
         gateway._start(  # noqa: SLF001 - another way to construct the same class
-            loading.loader_of_loaded(model, tokenizer), checked, "loaded", None
+            loading.loader_of_loaded(model, tokenizer, serving_of(checked)), checked, "loaded", None
         )
         return gateway
 

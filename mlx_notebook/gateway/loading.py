@@ -15,6 +15,7 @@ from mlx_notebook.gateway.encoding import CodePointEncoder, ModelEncoder, Prompt
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from mlx_notebook.core.kv_scheme import KVScheme
     from mlx_notebook.engine.backend import Backend
     from mlx_notebook.gateway.thread import Loading
     from mlx_notebook.models.describe import LoadedModel
@@ -41,7 +42,18 @@ class ModelFacts:
     thinking: ThinkingMarks | None = None
 
 
-def loader_of_name(resolved: ResolvedModel, *, dtype: str | None, trust_remote_code: bool) -> Loader:
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """How a loaded model is to be served: how keys and values are stored, rows at once, the deterministic mode."""
+
+    kv: KVScheme
+    max_rows: int
+    deterministic: bool
+
+
+def loader_of_name(
+    resolved: ResolvedModel, serving: Serving, *, dtype: str | None, trust_remote_code: bool
+) -> Loader:
     """Loads a resolved model on the engine thread."""
 
     def load_it(loading: Loading) -> tuple[Backend, ModelFacts]:
@@ -54,12 +66,12 @@ def loader_of_name(resolved: ResolvedModel, *, dtype: str | None, trust_remote_c
             progress=loading.progress,
             check_cancel=loading.check,
         )
-        return _serve(loaded)
+        return _serve(loaded, serving)
 
     return load_it
 
 
-def loader_of_loaded(model: Any, tokenizer: Any) -> Loader:
+def loader_of_loaded(model: Any, tokenizer: Any, serving: Serving) -> Loader:
     """Serves what `mlx_lm.load` returned. Called on the caller's thread: every array is evaluated there, now."""
     from mlx_notebook.models.backend_check import import_mlx
     from mlx_notebook.models.describe import describe_loaded
@@ -68,7 +80,7 @@ def loader_of_loaded(model: Any, tokenizer: Any) -> Loader:
     import_mlx()
     evaluate_everything(model)
     loaded = describe_loaded(model, tokenizer)
-    return lambda _loading: _serve(loaded)
+    return lambda _loading: _serve(loaded, serving)
 
 
 def loader_of_backend(backend: Backend, facts: ModelFacts) -> Loader:
@@ -85,7 +97,7 @@ def _marks_of(tokenizer: Any) -> ThinkingMarks | None:
     return ThinkingMarks(start, end, *(tuple(int(i) for i in one) for one in ids))
 
 
-def _serve(loaded: LoadedModel) -> tuple[Backend, ModelFacts]:
+def _serve(loaded: LoadedModel, serving: Serving) -> tuple[Backend, ModelFacts]:
     from mlx_notebook.engine.mlx_backend import MlxBackend, device_name
     from mlx_notebook.models.memory import free_memory
     from mlx_notebook.models.tokenization import Tokenization
@@ -98,6 +110,9 @@ def _serve(loaded: LoadedModel) -> tuple[Backend, ModelFacts]:
         context_length=loaded.context_length,
         eos_token_ids=loaded.eos_token_ids,
         tokenizer_lock=tokenization.lock,
+        kv_scheme=serving.kv,
+        max_rows=serving.max_rows,
+        deterministic=serving.deterministic,
     )
     facts = ModelFacts(
         source=loaded.source,
@@ -106,7 +121,7 @@ def _serve(loaded: LoadedModel) -> tuple[Backend, ModelFacts]:
         eos_ids=frozenset(loaded.eos_token_ids),
         recommended_sampling=dict(loaded.recommended_sampling),
         device=device_name(),
-        store="mlx-lm caches",
+        store=backend.store,
         free_bytes=free_memory(),
         encoder=ModelEncoder(tokenization),
         model=loaded.model,

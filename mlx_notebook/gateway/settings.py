@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.core.kv_scheme import KVScheme, check_scheme
@@ -73,13 +75,25 @@ def check_settings(
         else as_int("prefill_chunk", prefill_chunk, 1, 1_000_000, "a whole number of tokens from 1, or None"),
         deterministic=deterministic,
         policy=_policy(policy),
-        kv=check_scheme(kv),
+        kv=check_scheme(_read_if_file(kv)),
         max_queued=as_int("max_queued", max_queued, 1, 10_000_000, "a whole number from 1"),
         dtype=dtype,
         revision=revision,
         trust_remote_code=trust_remote_code,
         name=name,
     )
+
+
+def _read_if_file(kv: Any) -> Any:
+    """What a `kv_config.json` holds, where a path to one was given."""
+    if not isinstance(kv, str | Path) or Path(kv).suffix != ".json":
+        return kv
+    try:
+        return json.loads(Path(kv).read_text("utf-8"))
+    except OSError as error:
+        raise ValueError(f"kv={str(kv)!r} can't be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"kv={str(kv)!r} isn't JSON: {error}") from error
 
 
 def _policy(value: Any) -> BuiltIn | Callable[..., Any]:

@@ -8,6 +8,7 @@ from mlx_notebook.core import events as ev
 from mlx_notebook.core.policy import BuiltIn
 from mlx_notebook.core.scheduler import UNLIMITED, SchedulerSettings
 from mlx_notebook.gateway.ledger import Account, ledger
+from mlx_notebook.gateway.loading import Serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +21,11 @@ AUTO_ROWS = 32
 
 DETERMINISTIC_CHUNK = 128
 """Prompt tokens a chunk in deterministic mode: prompts are cut at its multiples, whatever else runs."""
+
+
+def serving_of(settings: Settings) -> Serving:
+    """How a gateway with these settings has its model served."""
+    return Serving(settings.kv, settings.batch or AUTO_ROWS, settings.deterministic)
 
 
 def settings_for(settings: Settings) -> Callable[[Engine], SchedulerSettings]:
