@@ -13,7 +13,7 @@ import weakref
 from collections import deque
 from dataclasses import replace
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from mlx_notebook.core.placement import Placement, resolve
 from mlx_notebook.core.policy import BuiltIn
@@ -60,9 +60,16 @@ class Gateway(FanOut, Observed, Viewed):
 
     Args:
         model: `smollm2`, a folder in mlx-lm's form, a Hugging Face id, or a `.gguf` file.
-        batch: rows at once; this version runs one at a time whatever is said.
+        batch: rows that decode together, 1 to 1024; "auto" is 32, or what the model can do if that is less.
+        kv: how keys and values are stored: "native", "8bit", "4bit", a dictionary (`bits`, `group_size`, `start`),
+            a list of layers (`layer`, `bits`, `group_size`), or the path of a `kv_config.json` that holds such a list.
         kv_budget: bytes that rows may take, a number or "4GB"; "auto" is most of what the load leaves free.
-        prefill_chunk: prompt tokens computed between two looks at cancels; None for the default.
+        prompt_cache: bytes that the states of finished prompts may take, a number or "1GB"; 0 keeps none.
+        deterministic: what a row says depends on nothing beside it, bit for bit; costs speed. Refused at load by a
+            model that cannot hold it.
+        policy: who enters first: "priority" (first come, first served among equals), "shortest", "static", or
+            a function `(waiting, running) -> row ids, best first`.
+        prefill_chunk: prompt tokens computed between two steps of the others; None sizes chunks by time.
         max_queued: rows that may wait before `submit` raises QueueFull.
         dtype: "float32", "float16", "bfloat16" or "4bit" (keep a file's quantised weights); None for
             this machine's best.
@@ -118,9 +125,10 @@ class Gateway(FanOut, Observed, Viewed):
         from mlx_notebook.models.backend_check import import_mlx
         from mlx_notebook.models.resolve import resolve as resolve_model
 
-        registry.close_predecessors(current_execution())
         import_mlx()
         resolved = resolve_model(model, revision=revision, progress=progress)
+        # Only now: a mistyped name must not cost the gateway that the cell made before.
+        registry.close_predecessors(current_execution())
         loader = loading.loader_of_name(
             resolved, serving_of(settings), dtype=dtype, trust_remote_code=trust_remote_code
         )
@@ -136,11 +144,10 @@ class Gateway(FanOut, Observed, Viewed):
         registry.refuse_after_fork()
         waiting.refuse_to_block("loading a model")
         checked = check_settings(**settings)
+        loader = loading.loader_of_loaded(model, tokenizer, serving_of(checked))
         registry.close_predecessors(current_execution())
         gateway = cls.__new__(cls)
-        gateway._start(  # noqa: SLF001 - another way to construct the same class
-            loading.loader_of_loaded(model, tokenizer, serving_of(checked)), checked, "loaded", None
-        )
+        gateway._start(loader, checked, "loaded", None)  # noqa: SLF001 - another way to construct the same class
         return gateway
 
     @classmethod
@@ -271,7 +278,13 @@ class Gateway(FanOut, Observed, Viewed):
     def _resolve(self, request: Request) -> Placement:
         return resolve(request.shape, self._capabilities, self._epoch)
 
-    def generate(self, prompt: Any, /, **options: Any) -> Result | list[Result]:
+    @overload
+    def generate(self, prompt: str, /, *, n: Literal[1] = 1, **options: Any) -> Result: ...
+
+    @overload
+    def generate(self, prompt: Any, /, **options: Any) -> Any: ...
+
+    def generate(self, prompt: Any, /, **options: Any) -> Any:
         """Submit and wait: a Result, or a list of them where `submit` gives Handles."""
         waiting.refuse_to_block("generate()")
         asked = self.submit(prompt, **options)
