@@ -55,7 +55,8 @@ def select_two(page: Page) -> None:
     """Two requests selected, a token pointed at."""
     chart = page.locator(".mlx-timeline canvas")
     box = chart.bounding_box()
-    assert box is not None
+    if box is None:
+        raise RuntimeError("the chart is not on the page")
     x = box["width"] * 0.42
     chart.click(position={"x": x, "y": 10 + 19 * 7})
     chart.click(position={"x": x, "y": 10 + 19 * 5}, modifiers=["Shift"])
@@ -67,7 +68,8 @@ def brush(page: Page) -> None:
     chart = page.locator(".mlx-timeline canvas")
     chart.click(position={"x": 40, "y": 10 + 19 * 7})
     box = chart.bounding_box()
-    assert box is not None
+    if box is None:
+        raise RuntimeError("the chart is not on the page")
     page.mouse.move(box["x"] + box["width"] * 0.7, box["y"] + 30)
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * 0.86, box["y"] + 40)

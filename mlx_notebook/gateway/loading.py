@@ -51,9 +51,7 @@ class Serving:
     deterministic: bool
 
 
-def loader_of_name(
-    resolved: ResolvedModel, serving: Serving, *, dtype: str | None, trust_remote_code: bool
-) -> Loader:
+def loader_of_name(resolved: ResolvedModel, serving: Serving, *, dtype: str | None, trust_remote_code: bool) -> Loader:
     """Loads a resolved model on the engine thread."""
 
     def load_it(loading: Loading) -> tuple[Backend, ModelFacts]:

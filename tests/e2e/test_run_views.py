@@ -68,7 +68,11 @@ def test_actions_reach_the_engine_while_a_cell_blocks(page: Page, lab: Lab) -> N
 
 
 def test_a_cancel_in_prefill_frees_the_place(page: Page, lab: Lab) -> None:
-    slow = "gw = scripted(places=1, read_s=0.02)\nlong = gw.submit('x' * 4000, raw=True)\nnext_one = gw.submit('y', raw=True)"
+    slow = (
+        "gw = scripted(places=1, read_s=0.02)\n"
+        "long = gw.submit('x' * 4000, raw=True)\n"
+        "next_one = gw.submit('y', raw=True)"
+    )
     opened(page, lab, "prefill.ipynb", [slow, "gw.dashboard()", "gw.close()"])
     labkit.run_and_wait(page, 1)
     labkit.run_and_wait(page, 2)
@@ -151,7 +155,8 @@ def test_a_second_look_and_a_reload_show_the_same(page: Page, lab: Lab) -> None:
 
 
 HOSTILE = """\
-bad = ["<img src=x onerror=window.hurt=1>", "</script><script>window.hurt=1</script>", "\\u202e right to left", "\\x1b[31m red", "\\ud800", "M" * 1_000_000, "&lt;b&gt;"]
+bad = ["<img src=x onerror=window.hurt=1>", "</script><script>window.hurt=1</script>", "\\u202e right to left",
+       "\\x1b[31m red", "\\ud800", "M" * 1_000_000, "&lt;b&gt;"]
 gw = scripted(places=2, step_s=0.01, words=bad)
 hs = [gw.submit("<b onmouseover=window.hurt=1>" + "\\u202e" + "x" * 50, raw=True, max_tokens=7) for _ in range(2)]
 gw.wait_idle()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mlx_notebook.gateway.loading import Loader
+    from mlx_notebook.gateway.loading import Loader, Serving
     from mlx_notebook.gateway.thread import Loading
 
 THREADS = "threads left:"
@@ -138,7 +138,7 @@ def loading() -> None:
     began = threading.Event()
     pair = small("llama")  # here, so that the thread that asks does nothing with MLX itself
 
-    def slow(model: Any, tokenizer: Any) -> Loader:  # noqa: ARG001 - stands for one that uses them
+    def slow(model: Any, tokenizer: Any, serving: Serving) -> Loader:  # noqa: ARG001 - stands for one that uses them
         def load(loading: Loading) -> Any:
             while True:
                 mx.eval(mx.ones((300, 300)) @ mx.ones((300, 300)))
