@@ -49,7 +49,10 @@ def test_loading_brings_the_magics_and_hooks_nothing_else(shell: InteractiveShel
     during = state(shell)
     new = {kind: set(during["magics"][kind]) - set(before["magics"][kind]) for kind in ("line", "cell")}
     assert new == {
-        "line": {"mlxload", "mlxstatus", "mlxshow", "mlxcancel", "mlxunload", "mlxmodels", "mlxchat"},
+        "line": {
+            *("mlxload", "mlxstatus", "mlxshow", "mlxcancel", "mlxunload", "mlxmodels"),
+            *("mlxchat", "mlxdash", "mlxtrace", "mlxwhy"),
+        },
         "cell": {"mlxgen"},
     }
     for name in ("events", "transformers", "formatters", "exceptions", "threads"):
