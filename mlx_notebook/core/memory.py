@@ -80,6 +80,8 @@ class Memory:
         entry, tokens = found
         if self._settings.deterministic:
             tokens = self._on_boundary(tokens)
+        if tokens < self._settings.cost.start <= len(entry.tokens):
+            return None, 0  # it has been quantised since: a row of so few tokens would not be
         return (entry.id, tokens) if tokens >= MIN_REUSE else (None, 0)
 
     def snapshot(self, row: Row, part: ev.PrefillPart) -> ev.Keep | None:

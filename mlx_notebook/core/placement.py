@@ -36,19 +36,23 @@ class Capabilities:
     """What a loaded model and its backend can do, as plain facts for the core.
 
     `vocab_size` bounds every token id (the number of rows of the model's output head);
-    `context_length` is in tokens, None where the model names none. `kv_bytes_per_token` and
-    `state_bytes` are what one row takes: per token, and constant; `windows` are (window, bytes a token) of layers that
-    keep only their last tokens. `trimmable` says whether a kept state can be cut back to a shorter prefix.
+    `context_length` is in tokens, None where the model names none. `continuous_code` and `continuous_why_not` give the
+    reason where rows can only run alone. `kv_bytes_per_token` and `state_bytes` are what one row takes: per token, and
+    constant; `windows` are (window, bytes a token) of layers that keep only their last tokens. Where rows are quantised from `kv_start` tokens on, `unconverted` is what they take
+    before. `trimmable` says whether a kept state can be cut back to a shorter prefix.
     """
 
     vocab_size: int
     context_length: int | None = None
     max_rows: int = 1024
     continuous: bool = False
+    continuous_code: str = "continuous-unavailable"
     continuous_why_not: str = "this version runs one row at a time"
     kv_bytes_per_token: int = 0
     state_bytes: int = 0
     windows: tuple[tuple[int, int], ...] = ()
+    kv_start: int = 0
+    unconverted: CacheCost | None = None
     trimmable: bool = True
     compiled: bool = False
     prompt_cache: bool = False
@@ -56,7 +60,9 @@ class Capabilities:
     @property
     def cost(self) -> CacheCost:
         """What a row's caches take."""
-        return CacheCost(self.kv_bytes_per_token, self.windows, self.state_bytes)
+        return CacheCost(
+            self.kv_bytes_per_token, self.windows, self.state_bytes, start=self.kv_start, unconverted=self.unconverted
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +96,7 @@ def resolve(shape: RequestShape, capabilities: Capabilities, epoch: int) -> Plac
     if not capabilities.continuous:
         exclusions.append(
             Reason(
-                "continuous-unavailable",
+                capabilities.continuous_code,
                 f"The row runs alone, first come, first served: {capabilities.continuous_why_not}.",
             )
         )

@@ -21,14 +21,23 @@ class CacheCost:
         bytes_per_token: of all layers that keep every token.
         windows: (window, bytes a token) of layers that keep only the last `window` tokens.
         state_bytes: constant, of recurrent and convolution layers.
+        start: tokens from which a row is stored like this, where a quantised scheme starts late.
+        unconverted: what it takes before.
     """
 
     bytes_per_token: int = 0
     windows: tuple[tuple[int, int], ...] = ()
     state_bytes: int = 0
+    start: int = 0
+    unconverted: CacheCost | None = None
 
     def of(self, tokens: int) -> int:
-        """Bytes of a row of this many tokens."""
+        """Bytes that a row takes at most on its way to this many tokens."""
+        if self.unconverted is None or self.start <= 1:
+            return self._stored(tokens)
+        return max(self._stored(tokens), self.unconverted.of(min(tokens, self.start - 1)))
+
+    def _stored(self, tokens: int) -> int:
         columns = -(-tokens // BLOCK) * BLOCK
         windowed = sum(min(columns, window) * per_token for window, per_token in self.windows)
         return columns * self.bytes_per_token + windowed + self.state_bytes

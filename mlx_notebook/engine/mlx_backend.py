@@ -70,8 +70,8 @@ class MlxBackend:
             for one row, and prompts go alone.
 
     Raises:
-        UnsupportedRequest: `deterministic` is asked for and can't be proven for this model here, or the
-            model's layers can't be stored by the scheme.
+        UnsupportedRequest: `deterministic` is asked for and can't be proven for this model here.
+        ModelLoadError: the model's layers can't be stored by the scheme.
     """
 
     def __init__(
@@ -98,7 +98,9 @@ class MlxBackend:
             with mx.stream(self._stream):
                 check_model(model, self._scheme)
                 choice = self._choose(max_rows, deterministic=deterministic)
-                facts = capabilities_of(model, context_length=context_length, vocab_size=vocab_size)
+                facts = capabilities_of(
+                    model, context_length=context_length, vocab_size=vocab_size, scheme=self._scheme
+                )
         except BaseException:
             self._let_go()
             raise
@@ -110,6 +112,7 @@ class MlxBackend:
         self._capabilities = replace(
             facts,
             continuous=together,
+            continuous_code="cache-not-batchable",
             continuous_why_not="" if together else f"the load-time probe found that {choice.why_not}",
             max_rows=most,
             prompt_cache=True,
@@ -164,9 +167,9 @@ class MlxBackend:
         limit = self._capabilities.context_length
         with mx.stream(self._stream):
             try:
-                self._convert(rows)
                 decode.dispatch(self._store, rows, limit)
                 tokens = decode.read(rows)
+                self._convert(rows)  # between this forward and the next
             except Exception as error:  # noqa: BLE001 - a forward or an allocation failed: the step's failure
                 return StepFailed(time.monotonic_ns(), instruction.row_ids, as_text(error))
             outcomes = tuple(decode.commit(rows, tokens, limit))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
-from mlx_notebook.engine.stores.caches import arrays_of, detach
+from mlx_notebook.engine.stores.caches import arrays_of, detach, make_room, tidy_windows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,9 +43,13 @@ def feed(store: Store, bodies: Sequence[Body]) -> None:
     lengths = [len(ids) for _, ids in bodies]
     width = max(lengths)
     padded = [[*ids, *([0] * (width - len(ids)))] for _, ids in bodies]
+    for (row, _), length in zip(bodies, lengths, strict=True):
+        store.settle(row)
+        make_room(row.cache, length)
     store.prefill([row for row, _ in bodies], mx.array(padded, dtype=mx.int32), lengths)
     for (row, _), length in zip(bodies, lengths, strict=True):
         row.fed += length
+        tidy_windows(row.cache)
     if len(bodies) == 1:
         mx.eval(arrays_of(bodies[0][0].cache))
     else:

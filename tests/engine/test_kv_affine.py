@@ -12,7 +12,7 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 from mlx_notebook.core.kv_scheme import KVScheme, LayerScheme, check_scheme
 from mlx_notebook.engine.kv.affine import AffineCache
 from mlx_notebook.engine.kv.convert import check_model, convert_due
-from mlx_notebook.errors import UnsupportedRequest
+from mlx_notebook.errors import ModelLoadError
 from tests.small_models import small
 
 HEADS, KV_HEADS, HEAD = 4, 2, 64
@@ -121,19 +121,19 @@ def test_a_head_that_groups_do_not_divide_is_named_at_load() -> None:
     model(mx.zeros((1, 2), dtype=mx.int32), cache=caches)
     head = caches[0].keys.shape[-1]
     group = next(size for size in (128, 64, 32) if head % size)
-    with pytest.raises(UnsupportedRequest, match=rf"layer 0: keys have {head} values a head.*{group}"):
+    with pytest.raises(ModelLoadError, match=rf"layer 0: keys have {head} values a head.*{group}"):
         check_model(model, KVScheme(LayerScheme(4, group)))
 
 
 def test_a_layer_that_does_not_exist_is_named() -> None:
     model, _ = small("llama")
-    with pytest.raises(UnsupportedRequest, match="layer 99 does not exist"):
+    with pytest.raises(ModelLoadError, match="layer 99 does not exist"):
         check_model(model, KVScheme(layers=((99, LayerScheme(4, 32)),)))
 
 
 def test_recurrent_layers_have_nothing_to_quantise() -> None:
     model, _ = small("mamba2")
-    with pytest.raises(UnsupportedRequest, match="no layer of this model"):
+    with pytest.raises(ModelLoadError, match="no layer of this model"):
         check_model(model, KVScheme(LayerScheme(4, 32)))
 
 

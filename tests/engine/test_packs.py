@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_notebook.core.events import Keep
+from mlx_notebook.core.placement import Mechanism, resolve
 from mlx_notebook.core.projection import BLOCK
+from mlx_notebook.core.request import RequestShape, SamplingOptions
 from mlx_notebook.engine.mlx_backend import MlxBackend
 from mlx_notebook.engine.parity import ProbeRow
 from mlx_notebook.engine.stores import pack as packs
@@ -165,6 +167,10 @@ def test_a_model_that_no_store_serves_runs_its_rows_alone() -> None:
         assert not backend.capabilities.continuous
         assert "differ" in backend.capabilities.continuous_why_not
         assert backend.capabilities.max_rows == 1
+        placement = resolve(RequestShape((1, 2), SamplingOptions()), backend.capabilities, 0)
+        assert placement.mechanism is Mechanism.SERIAL
+        assert [reason.code for reason in placement.reasons] == ["cache-not-batchable"]
+        assert backend.capabilities.continuous_why_not in placement.reasons[0].text
         return run_row(backend, request(1, random_prompt(9), max_tokens=10, logprobs=VOCAB))
 
     told = with_backend((OneRow(model), tokenizer), work)

@@ -45,6 +45,11 @@ class AffineCache:
         return cls((parts[0], parts[1], parts[2]), scheme)
 
     @property
+    def parts(self) -> tuple[Any, Any, Any]:
+        """The native caches of packed values, scales and biases."""
+        return self._parts
+
+    @property
     def offset(self) -> int:
         """Tokens fed so far."""
         return int(self._parts[0].offset)

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 
-from mlx_notebook.core.placement import Reason
 from mlx_notebook.engine.kv.affine import AffineCache
-from mlx_notebook.errors import UnsupportedRequest
+from mlx_notebook.errors import ModelLoadError
 
 if TYPE_CHECKING:
     from mlx_notebook.core.kv_scheme import KVScheme
@@ -24,24 +23,29 @@ CONVERTIBLE = (KVCache, RotatingKVCache)
 
 def convert_due(caches: list[Any], scheme: KVScheme) -> bool:
     """Convert the layers of one row that are due, in place; whether any was."""
-    if scheme.native:
-        return False
     converted = False
     for layer, cache in enumerate(caches):
-        own = scheme.of(layer)
-        if own is None or not isinstance(cache, CONVERTIBLE) or cache.empty() or cache.offset < scheme.start:
-            continue
-        caches[layer] = AffineCache.of_native(cache, own)
-        mx.eval(caches[layer].arrays())
-        converted = True
+        if isinstance(cache, CONVERTIBLE) and not cache.empty() and cache.offset >= scheme.start:
+            caches[layer] = as_stored(layer, cache, scheme)
+            if caches[layer] is not cache:
+                mx.eval(caches[layer].arrays())
+                converted = True
     return converted
+
+
+def as_stored(layer: int, cache: Any, scheme: KVScheme) -> Any:
+    """A layer's cache (not empty) as the scheme stores it, not evaluated; the same object where it stays as it is."""
+    own = scheme.of(layer)
+    if own is None or not isinstance(cache, CONVERTIBLE):
+        return cache
+    return AffineCache.of_native(cache, own)
 
 
 def check_model(model: Any, scheme: KVScheme) -> None:
     """Raise unless this model's layers can be stored by this scheme. Runs a forward of two tokens.
 
     Raises:
-        UnsupportedRequest: naming each layer that cannot, and why.
+        ModelLoadError: naming each layer that cannot, and why.
     """
     if scheme.native:
         return
@@ -54,8 +58,7 @@ def check_model(model: Any, scheme: KVScheme) -> None:
     if not any(scheme.of(layer) and isinstance(cache, CONVERTIBLE) for layer, cache in enumerate(caches)):
         problems.append("no layer of this model keeps keys and values of a kind that can be quantised")
     if problems:
-        text = "this kv scheme does not fit the model: " + "; ".join(problems)
-        raise UnsupportedRequest(text, reasons=[Reason("kv-scheme-unsupported", problem) for problem in problems])
+        raise ModelLoadError(f"this kv scheme does not fit the model: {'; '.join(problems)}.")
 
 
 def _problem(layer: int, cache: Any, scheme: KVScheme) -> str | None:

@@ -10,7 +10,7 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, make_prompt_cache
+from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache, make_prompt_cache
 
 from mlx_notebook.core.projection import BLOCK
 from mlx_notebook.engine.kv.affine import AffineCache
@@ -35,6 +35,15 @@ def leaves(caches: Sequence[Any]) -> Iterator[Any]:
             yield from leaves(cache.caches)
         else:
             yield cache
+
+
+def natives(caches: Sequence[Any]) -> Iterator[Any]:
+    """Every cache of mlx-lm's that holds columns, quantised ones unfolded into their three."""
+    for leaf in leaves(caches):
+        if isinstance(leaf, AffineCache):
+            yield from leaf.parts
+        elif not is_state(leaf):
+            yield leaf
 
 
 def arrays_of(caches: Sequence[Any]) -> list[mx.array]:
@@ -114,14 +123,69 @@ def cut(caches: Sequence[Any], back: int) -> bool:
     return all(leaf.trim(back) == back for leaf in found)
 
 
+def in_blocks(tokens: int) -> int:
+    """Columns that so many tokens take."""
+    return -(-tokens // BLOCK) * BLOCK
+
+
 def compact(caches: Sequence[Any]) -> None:
     """Let go of columns that were cut off, where they are many; the arrays are replaced by copies."""
-    for leaf in leaves(caches):
+    for leaf in natives(caches):
         if isinstance(leaf, KVCache) and leaf.keys is not None:
-            needed = -(-leaf.offset // BLOCK) * BLOCK
+            needed = in_blocks(leaf.offset)
             if needed < leaf.keys.shape[2]:
                 leaf.keys = mx.contiguous(leaf.keys[..., :needed, :])
                 leaf.values = mx.contiguous(leaf.values[..., :needed, :])
+
+
+def make_room(caches: Sequence[Any], tokens: int) -> None:
+    """Before so many tokens are fed: widen full-attention caches to whole blocks for them.
+
+    By themselves they would add whole blocks behind the last column, wherever in a block that is.
+    """
+    for leaf in natives(caches):
+        if not isinstance(leaf, KVCache) or leaf.keys is None:
+            continue
+        wanted = in_blocks(leaf.offset + tokens)
+        if wanted > leaf.keys.shape[2]:
+            leaf.keys, leaf.values = (
+                widened(array[..., : leaf.offset, :], wanted) for array in (leaf.keys, leaf.values)
+            )
+
+
+def tidy_windows(caches: Sequence[Any]) -> None:
+    """After a chunk was fed: windows hold their last tokens only, and until they are full, whole blocks.
+
+    A chunk leaves in a window's cache all that any of its tokens looked at, till the next one is fed.
+    """
+    for leaf in natives(caches):
+        if not isinstance(leaf, RotatingKVCache) or leaf.keys is None:
+            continue
+        keys, values, offset, keep, size, at = leaf.state
+        held = keys.shape[2]
+        if at != held:  # a ring already, or with room left
+            continue
+        if held > size:
+            back = held - size
+            keys, values = (_without(array, keep, back) for array in (keys, values))
+            leaf.state = (keys, values, offset, keep, size, size)
+        elif held < (wanted := min(in_blocks(offset), size)):
+            leaf.state = (widened(keys, wanted), widened(values, wanted), offset, keep, size, at)
+
+
+def _without(array: mx.array, keep: int, count: int) -> mx.array:
+    """Columns without `count` of them after the first `keep`."""
+    if keep:
+        return mx.concatenate([array[..., :keep, :], array[..., keep + count :, :]], axis=2)
+    return mx.contiguous(array[..., count:, :])
+
+
+def widened(array: mx.array, columns: int) -> mx.array:
+    """Columns [..., n, D] and zeros behind them, a buffer of its own."""
+    more = columns - array.shape[-2]
+    if more <= 0:
+        return mx.contiguous(array)
+    return mx.concatenate([array, mx.zeros((*array.shape[:-2], more, array.shape[-1]), array.dtype)], axis=-2)
 
 
 def detach(caches: Sequence[Any]) -> None:

@@ -15,7 +15,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
 from mlx_notebook.core.projection import BLOCK
-from mlx_notebook.engine.stores.caches import is_state, leaves
+from mlx_notebook.engine.stores.caches import in_blocks, is_state, leaves, widened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,12 +100,14 @@ class Pack:
         """Give a row its own columns, not evaluated yet, and let it go."""
         place = self.rows.index(row)
         for leaf, layer in zip(columned(row), self.layers, strict=True):
-            keys, values = (mx.contiguous(array) for array in layer.columns(place))
+            keys, values = layer.columns(place)
+            count = keys.shape[2]
             if isinstance(leaf, RotatingKVCache):
-                count = keys.shape[2]
-                leaf.state = (keys, values, row.fed, leaf.keep, leaf.max_size, count)
+                wide = min(in_blocks(count), leaf.max_size)
+                leaf.state = (widened(keys, wide), widened(values, wide), row.fed, leaf.keep, leaf.max_size, count)
             else:
-                leaf.keys, leaf.values, leaf.offset = keys, values, row.fed
+                wide = in_blocks(count)
+                leaf.keys, leaf.values, leaf.offset = widened(keys, wide), widened(values, wide), row.fed
         self.rows[place] = None
 
     def let_go(self, row: Fed) -> None:
