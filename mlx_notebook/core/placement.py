@@ -35,11 +35,12 @@ class Reason:
 class Capabilities:
     """What a loaded model and its backend can do, as plain facts for the core.
 
-    `vocab_size` bounds every token id (the number of rows of the model's output head);
-    `context_length` is in tokens, None where the model names none. `continuous_code` and `continuous_why_not` give the
-    reason where rows can only run alone. `kv_bytes_per_token` and `state_bytes` are what one row takes: per token, and
-    constant; `windows` are (window, bytes a token) of layers that keep only their last tokens. Where rows are quantised from `kv_start` tokens on, `unconverted` is what they take
-    before. `trimmable` says whether a kept state can be cut back to a shorter prefix.
+    `vocab_size` bounds every token id (the number of rows of the model's output head); `context_length` is in tokens,
+    None where the model names none. `continuous_code` and `continuous_why_not` give the reason where rows can only run
+    alone. `kv_bytes_per_token` and `state_bytes` are what one row takes: per token, and constant; `windows` are
+    (window, bytes a token) of layers that keep only their last tokens. Where rows are quantised from `kv_start` tokens
+    on, `unconverted` is what they take before. `trimmable` says whether a kept state can be cut back to a shorter
+    prefix.
     """
 
     vocab_size: int
