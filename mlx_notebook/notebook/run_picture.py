@@ -94,7 +94,8 @@ def _line(row: Mapping[str, Any]) -> str:
     sign, colour = SIGNS[state]
     cells = (
         f"#{row['id']}",
-        f'<b style="color:{colour}">{escape(sign)}</b> {escape(WORDS.get(state, state))}',
+        f'<span style="white-space:nowrap"><b style="color:{colour}">{escape(sign)}</b>'
+        f" {escape(WORDS.get(state, state))}</span>",
         f"<bdi>{escape(str(row['title']))}</bdi>",
         str(row["prompt_tokens"]),
         str(row["generated_tokens"]),
