@@ -13,6 +13,7 @@ import pytest
 from mlx_notebook.core.events import Decode, Prefill, PrefillPart, StepFailed
 from mlx_notebook.core.request import Request, RequestShape, SamplingOptions, UserCode
 from tests.engine.driving import Told, prefill, request, run_row, step, with_backend
+from tests.engine.tiers import QUICK_KINDS, tiered
 from tests.small_models import KINDS, random_prompt, small
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def test_a_failed_forward_pins_nothing() -> None:
         gc.enable()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", tiered(KINDS, *QUICK_KINDS))
 def test_held_bytes_are_the_caches_and_go_with_the_rows(kind: str) -> None:
     def work(backend: MlxBackend) -> list[int]:
         held = [backend.held_bytes()]

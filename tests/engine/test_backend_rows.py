@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mlx_notebook.core.events import Decode, StepFailed
 from mlx_notebook.core.request import UserCode
 from tests.engine.driving import Told, finish, on_thread, prefill, request, run_row, step, with_backend
+from tests.engine.tiers import QUICK_KINDS, tiered
 from tests.small_models import KINDS, VOCAB, random_prompt, small
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def test_on_token_gets_what_is_told_and_runs_in_the_submitters_context() -> None
     assert {call[3] for call in calls} == {"the cell"}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", tiered(KINDS, *QUICK_KINDS))
 def test_no_processor_is_called_past_the_end_however_the_row_ends(kind: str) -> None:
     base = plain(12, kind)
     calls: list[list[int]] = []
@@ -393,7 +394,7 @@ def prefill_again(backend: MlxBackend, row_id: int, known: int) -> None:
 # ---------------------------------------------------------------- two rows at once
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", tiered(KINDS, *QUICK_KINDS))
 def test_two_open_rows_in_turn_are_each_as_if_alone(kind: str) -> None:
     prompts = {1: random_prompt(17, seed=2), 2: random_prompt(5, seed=3)}
     alone = {row_id: ran(request(row_id, prompt, max_tokens=9), kind).tokens for row_id, prompt in prompts.items()}
@@ -446,8 +447,7 @@ codes: list[Callable[[], UserCode]] = [
 ]
 
 
-@settings(deadline=None, max_examples=40)
-@given(
+anybody = given(
     kind=st.sampled_from(["llama", "mamba2", "qwen3_next"]),
     bad_prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=20),
     code=st.sampled_from(codes),
@@ -464,7 +464,22 @@ codes: list[Callable[[], UserCode]] = [
     ),
     order=st.lists(st.sampled_from([1, 2, 3]), min_size=8, max_size=40),
 )
-def test_whatever_one_row_does_the_other_says_the_same(
+
+
+@settings(deadline=None, max_examples=6)
+@anybody
+def test_what_one_row_does_is_nothing_to_the_other(**drawn: Any) -> None:
+    check_two_rows(**drawn)
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=40)
+@anybody
+def test_whatever_one_row_does_the_other_says_the_same(**drawn: Any) -> None:
+    check_two_rows(**drawn)
+
+
+def check_two_rows(
     kind: str, bad_prompt: list[int], code: Callable[[], UserCode], options: dict[str, Any], order: list[int]
 ) -> None:
     def work(backend: MlxBackend) -> tuple[Told, Told]:

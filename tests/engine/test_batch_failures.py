@@ -11,6 +11,7 @@ from mlx_notebook.core.events import Decode, Prefill, PrefillPart, StepFailed
 from mlx_notebook.core.request import UserCode
 from tests.engine.driving import Told, finish, prefill, request, run_row, step, with_backend
 from tests.engine.parity import vectors_of
+from tests.engine.tiers import QUICK_KINDS, tiered
 from tests.engine.traffic import Coming, alone, check_alone, check_same, noise, pair, run_script
 from tests.small_models import KINDS, VOCAB, random_prompt, small
 
@@ -69,8 +70,8 @@ CODES = {
 }
 
 
-@pytest.mark.parametrize("code", CODES.values(), ids=list(CODES))
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("code", tiered(CODES, "callback later", "processor at once", "wrong shape"))
+@pytest.mark.parametrize("kind", tiered(KINDS, *QUICK_KINDS))
 def test_a_rows_own_failure_is_its_own(kind: str, code: Callable[[], UserCode]) -> None:
     rows = [Coming(prompt, at=at % 2) for at, prompt in enumerate(PROMPTS)]
     rows[1] = Coming(PROMPTS[1], code=code)
@@ -82,7 +83,7 @@ def test_a_rows_own_failure_is_its_own(kind: str, code: Callable[[], UserCode]) 
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", tiered(KINDS, *QUICK_KINDS))
 def test_nan_in_one_row_stays_there_and_leaves_nothing_in_its_place(kind: str, *, deterministic: bool) -> None:
     def work(backend: MlxBackend) -> None:
         def told_beside(first_id: int, *, poison: bool) -> list[Told]:
@@ -150,7 +151,7 @@ class Flaky:
         return logits
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", tiered(KINDS, *QUICK_KINDS))
 def test_a_failed_step_is_taken_again_from_committed_tokens(kind: str) -> None:
     model, tokenizer = small(kind)
     flaky = Flaky(model)
@@ -180,8 +181,8 @@ def test_a_failed_step_is_taken_again_from_committed_tokens(kind: str) -> None:
         check_alone(kind, Coming(prompt), told, COUNT)
 
 
-@pytest.mark.parametrize("fails", [1, 2])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("fails", tiered([1, 2], 2))
+@pytest.mark.parametrize("kind", tiered(KINDS, *QUICK_KINDS))
 def test_a_failed_cohort_is_read_again_row_by_row(kind: str, fails: int) -> None:
     model, tokenizer = small(kind)
     flaky = Flaky(model)
@@ -208,7 +209,7 @@ def test_a_failed_cohort_is_read_again_row_by_row(kind: str, fails: int) -> None
         check_alone(kind, Coming(PROMPTS[0] if row_id == 9 else PROMPTS[1 + row_id]), told, COUNT)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", tiered(KINDS, *QUICK_KINDS))
 def test_rows_removed_at_any_time_free_what_they_held(kind: str) -> None:
     def work(backend: MlxBackend) -> None:
         for at, prompt in enumerate(PROMPTS):

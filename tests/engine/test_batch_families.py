@@ -12,6 +12,7 @@ from mlx_notebook.core.events import Keep
 from mlx_notebook.models.evaluate import evaluate_everything
 from tests.engine.driving import Told, prefill, request, run_row, step, with_backend
 from tests.engine.parity import vectors_of
+from tests.engine.tiers import tiered
 from tests.engine.traffic import Coming, check_same, run_script
 from tests.small_models import CONTEXT, VOCAB, WINDOW, fill_with_noise, random_prompt, tiny_tokenizer
 
@@ -98,7 +99,7 @@ def rows_of(*, together: bool) -> list[Coming]:
 
 
 @pytest.mark.parametrize("together", [True, False], ids=["in one forward", "one by one"])
-@pytest.mark.parametrize("family", BUILDERS)
+@pytest.mark.parametrize("family", tiered(BUILDERS.keys(), "deepseek_v2"))
 def test_rows_in_a_batch_say_what_they_say_alone(family: str, *, together: bool) -> None:
     def work(backend: MlxBackend) -> list[Told]:
         assert backend.store == "rows"
@@ -111,7 +112,7 @@ def test_rows_in_a_batch_say_what_they_say_alone(family: str, *, together: bool)
         check_same(told, expected.tokens, vectors_of(expected.logprobs, VOCAB), NOISE)
 
 
-@pytest.mark.parametrize("family", BUILDERS)
+@pytest.mark.parametrize("family", tiered(BUILDERS.keys(), "deepseek_v2"))
 def test_bits_in_deterministic_mode(family: str) -> None:
     mode: dict[str, Any] = {"deterministic": True, "max_rows": 8}
     rows = rows_of(together=False)
@@ -122,7 +123,7 @@ def test_bits_in_deterministic_mode(family: str) -> None:
             assert np.array_equal(mine, theirs)
 
 
-@pytest.mark.parametrize("family", BUILDERS)
+@pytest.mark.parametrize("family", tiered(BUILDERS.keys(), "deepseek_v2"))
 def test_entries_of_nested_caches_are_exact_and_stay_as_they_are(family: str) -> None:
     prompt = random_prompt(20, seed=3)
 

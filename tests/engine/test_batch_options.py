@@ -12,6 +12,7 @@ from mlx_notebook.engine import draws
 from mlx_notebook.engine.sampling import Sampler, draw_rows
 from tests.engine.driving import with_backend
 from tests.engine.parity import OPTIONS
+from tests.engine.tiers import QUICK_KINDS, tiered
 from tests.engine.traffic import Coming, alone, check_alone, in_traffic, noise, pair, run_script
 from tests.small_models import KINDS, VOCAB, random_prompt
 
@@ -43,7 +44,7 @@ GREEDY: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", tiered(KINDS, "mamba2"))
 def test_greedy_rows_of_every_option_say_what_they_say_alone(kind: str) -> None:
     rows = [Coming(random_prompt(3 + 4 * at, seed=at), at=at % 3, options=o) for at, o in enumerate(GREEDY)]
     rows.append(Coming(random_prompt(11, seed=30), at=1, code=shifting))
@@ -71,7 +72,7 @@ SAMPLED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", tiered(KINDS, "llama"))
 def test_draws_depend_on_seed_and_number_and_on_no_neighbour(kind: str) -> None:
     # Draws are compared while the logits are the same up to noise: a draw at a boundary that noise moved ends it.
     rows = [
@@ -126,7 +127,7 @@ def test_greedy_rows_without_log_probabilities_get_no_softmax(kind: str) -> None
     assert [len(one.tokens) for one in told] == [5, 5, 5]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", tiered(KINDS, *QUICK_KINDS))
 def test_log_probabilities_go_to_those_who_asked(kind: str) -> None:
     wanted: list[int | None] = [None, 0, 3, VOCAB, None, 1]
     rows = [

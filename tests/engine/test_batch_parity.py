@@ -10,6 +10,7 @@ import pytest
 from mlx_lm.generate import BatchGenerator
 
 from tests.engine.driving import with_backend
+from tests.engine.tiers import QUICK_KINDS, tiered
 from tests.engine.traffic import Coming, check_alone, check_same, in_traffic, noise, pair, run_script
 from tests.small_models import KINDS, WINDOW, random_prompt
 
@@ -49,7 +50,7 @@ def batch_generator(kind: str, delays: tuple[int, ...]) -> list[tuple[list[int],
 
 
 @pytest.mark.parametrize("delays", [(0,) * len(RAGGED), tuple(range(len(RAGGED)))], ids=["static", "staggered"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", tiered(KINDS, *QUICK_KINDS))
 def test_as_batch_generator(kind: str, delays: tuple[int, ...]) -> None:
     rows = [Coming(prompt, at=delay) for prompt, delay in zip(prompts(), delays, strict=True)]
     told = in_traffic(kind, rows, COUNT)
@@ -58,29 +59,31 @@ def test_as_batch_generator(kind: str, delays: tuple[int, ...]) -> None:
         check_same(ours, tokens, vectors, noise(kind))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", tiered(KINDS, "llama"))
 def test_a_row_joins_at_every_step(kind: str) -> None:
     rows = [Coming(prompt, at=at) for at, prompt in enumerate(prompts())]
     for row, told in zip(rows, in_traffic(kind, rows, COUNT), strict=True):
         check_alone(kind, row, told, COUNT)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", tiered(KINDS, "mamba2"))
 def test_prompts_of_any_length_in_one_forward(kind: str) -> None:
     rows = [Coming(prompt, chunk=None) for prompt in prompts()]
     for row, told in zip(rows, in_traffic(kind, rows, COUNT), strict=True):
         check_alone(kind, row, told, COUNT)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", tiered(KINDS, "llama"))
 def test_a_cohort_joins_running_rows(kind: str) -> None:
     rows = [Coming(prompt, at=3 * (at > 2), chunk=None if at > 2 else 8) for at, prompt in enumerate(prompts())]
     for row, told in zip(rows, in_traffic(kind, rows, COUNT), strict=True):
         check_alone(kind, row, told, COUNT)
 
 
-@pytest.mark.parametrize("stage", ["before the first step", "at its first step", "in the middle", "at the end"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "stage", tiered(["before the first step", "at its first step", "in the middle", "at the end"], "in the middle")
+)
+@pytest.mark.parametrize("kind", tiered(KINDS, *QUICK_KINDS))
 def test_rows_taken_away_leave_the_others_as_they_were(kind: str, stage: str) -> None:
     leaves = {"before the first step": 0, "at its first step": 1, "in the middle": 6, "at the end": COUNT}[stage]
     rows = [Coming(p, at=at % 2, leaves=leaves + at % 2 if at % 3 == 0 else None) for at, p in enumerate(prompts())]
@@ -88,7 +91,7 @@ def test_rows_taken_away_leave_the_others_as_they_were(kind: str, stage: str) ->
         check_alone(kind, row, told, COUNT)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", tiered(KINDS, "gemma3_text"))
 def test_windows_wrap_while_rows_come_and_go(kind: str) -> None:
     lengths = (3, WINDOW - 2, 2 * WINDOW, 5)
     rows = [Coming(p, at=7 * at) for at, p in enumerate(prompts(lengths))]
@@ -96,7 +99,7 @@ def test_windows_wrap_while_rows_come_and_go(kind: str) -> None:
         check_alone(kind, row, told, 3 * WINDOW)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", tiered(KINDS, "mamba2"))
 def test_a_place_that_was_left_is_taken_by_another(kind: str) -> None:
     def work(backend: MlxBackend) -> None:
         for turn in range(3):

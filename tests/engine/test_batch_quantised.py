@@ -14,6 +14,7 @@ from mlx_notebook.engine.mlx_backend import MlxBackend
 from mlx_notebook.errors import ModelLoadError
 from tests.engine.driving import Told, on_thread, prefill, request, run_row, step, with_backend
 from tests.engine.parity import vectors_of
+from tests.engine.tiers import tiered
 from tests.engine.traffic import Coming, check_same, run_script
 from tests.small_models import CONTEXT, VOCAB, WINDOW, fill_with_noise, random_prompt, small, tiny_tokenizer
 
@@ -70,8 +71,8 @@ def in_traffic(kind: str, rows: Sequence[Coming], scheme: KVScheme, **more: Any)
     return with_backend(wide(kind), lambda backend: run_script(backend, rows, COUNT), kv_scheme=scheme, **more)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES.values(), ids=list(SCHEMES))
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scheme", tiered(SCHEMES, "later"))
+@pytest.mark.parametrize("kind", tiered(KINDS, "llama"))
 def test_a_quantised_row_says_in_a_batch_what_it_says_alone(kind: str, scheme: KVScheme) -> None:
     for row, told in zip(ROWS, in_traffic(kind, ROWS, scheme), strict=True):
         expected = alone(kind, row, scheme)
@@ -81,8 +82,8 @@ def test_a_quantised_row_says_in_a_batch_what_it_says_alone(kind: str, scheme: K
         check_same(told, expected.tokens, vectors_of(expected.logprobs, VOCAB), 0.3)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES.values(), ids=list(SCHEMES))
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scheme", tiered(SCHEMES, "later"))
+@pytest.mark.parametrize("kind", tiered(KINDS, "llama"))
 def test_bits_in_deterministic_mode(kind: str, scheme: KVScheme) -> None:
     mode: dict[str, Any] = {"deterministic": True, "max_rows": 8}
     for row, told in zip(ROWS, in_traffic(kind, ROWS, scheme, **mode), strict=True):
@@ -92,7 +93,7 @@ def test_bits_in_deterministic_mode(kind: str, scheme: KVScheme) -> None:
             assert np.array_equal(mine, theirs)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", tiered(KINDS, "llama"))
 def test_rows_before_and_after_their_conversion_sit_in_one_batch(kind: str) -> None:
     def kinds_held(backend: MlxBackend, row_id: int) -> set[type]:
         return {type(layer) for layer in backend._rows[row_id].cache} & {AffineCache}

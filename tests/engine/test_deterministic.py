@@ -15,6 +15,7 @@ from mlx_notebook.engine.mlx_backend import MlxBackend
 from mlx_notebook.errors import UnsupportedRequest
 from tests.engine.driving import on_thread, with_backend
 from tests.engine.parity import vectors_of
+from tests.engine.tiers import QUICK_KINDS, tiered
 from tests.engine.traffic import Coming, alone, pair, run_script
 from tests.small_models import KINDS, VOCAB, WINDOW, random_prompt, small
 
@@ -69,7 +70,7 @@ def test_bits_are_those_of_the_row_alone_in_any_traffic(kind: str) -> None:
     any_traffic()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", tiered(KINDS, *QUICK_KINDS))
 def test_bits_in_a_full_batch_that_fills_and_empties(kind: str) -> None:
     rows = [Coming(random_prompt(1 + 4 * at, seed=at), at=at, leaves=9 if at % 2 else None) for at in range(7)]
     rows.insert(4, Coming(OBSERVED, at=2))
@@ -77,7 +78,7 @@ def test_bits_in_a_full_batch_that_fills_and_empties(kind: str) -> None:
     check_bits(kind, told[4])
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "qwen3_next"])
+@pytest.mark.parametrize("kind", tiered([kind for kind in KINDS if kind != "qwen3_next"], "llama"))
 def test_bits_in_half_precision(kind: str) -> None:
     model, tokenizer = small(kind)
     model.set_dtype(mx.bfloat16)

@@ -20,6 +20,7 @@ from mlx_notebook.engine.stores import pack as packs
 from mlx_notebook.engine.stores.rows import RowsStore
 from tests.engine.driving import Told, on_thread, prefill, request, run_row, step, with_backend
 from tests.engine.parity import vectors_of
+from tests.engine.tiers import tiered
 from tests.engine.traffic import Coming, check_alone, check_same, in_traffic, noise, pair, run_script
 from tests.small_models import KINDS, VOCAB, random_prompt, small
 
@@ -37,6 +38,7 @@ def rows_of(lengths: tuple[int, ...], **more: Any) -> list[Coming]:
     return [Coming(random_prompt(length, seed=at), **more) for at, length in enumerate(lengths)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_in_a_pack_through_growth_and_windows(kind: str) -> None:
     rows = rows_of((60, 50, 61, 30))
@@ -44,6 +46,7 @@ def test_rows_in_a_pack_through_growth_and_windows(kind: str) -> None:
         check_alone(kind, row, told, LONG)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PACKED)
 def test_rows_join_and_leave_a_pack(kind: str) -> None:
     rows = rows_of((40, 33, 50, 20, 45, 60))
@@ -55,7 +58,7 @@ def test_rows_join_and_leave_a_pack(kind: str) -> None:
         check_alone(kind, row, told, 50)
 
 
-@pytest.mark.parametrize("kind", PACKED)
+@pytest.mark.parametrize("kind", tiered(PACKED, "llama"))
 def test_a_long_row_stands_beside_a_pack(kind: str) -> None:
     rows = rows_of((300, 20, 25, 30))
 
@@ -76,7 +79,7 @@ def test_a_long_row_stands_beside_a_pack(kind: str) -> None:
         check_alone(kind, row, told, 30)
 
 
-@pytest.mark.parametrize("kind", PACKED)
+@pytest.mark.parametrize("kind", tiered(PACKED, "llama"))
 def test_rows_are_kept_and_rested_out_of_a_pack(kind: str) -> None:
     def work(backend: MlxBackend) -> None:
         prompts = [random_prompt(20 + at, seed=at) for at in range(4)]
@@ -104,7 +107,7 @@ def test_rows_are_kept_and_rested_out_of_a_pack(kind: str) -> None:
     with_backend(pair(kind), work)
 
 
-@pytest.mark.parametrize("kind", PACKED)
+@pytest.mark.parametrize("kind", tiered(PACKED, "llama"))
 def test_a_pack_holds_little_more_than_its_rows_need(kind: str) -> None:
     def work(backend: MlxBackend) -> None:
         lengths = (130, 140, 150, 155, 170, 20, 300, 64)
@@ -138,7 +141,7 @@ class Unrouted:
         return self.model(tokens, cache=cache)
 
 
-@pytest.mark.parametrize("kind", PACKED)
+@pytest.mark.parametrize("kind", tiered(PACKED, "llama"))
 def test_a_model_that_cannot_be_routed_gets_the_rectangle(kind: str) -> None:
     model, tokenizer = small(kind)
 

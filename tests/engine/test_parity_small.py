@@ -12,6 +12,7 @@ import pytest
 from mlx_notebook.core.request import UserCode
 from tests.engine.driving import request, run_row, with_backend
 from tests.engine.parity import OPTIONS, mlx_lm_processors, oracle, spread, vectors_of
+from tests.engine.tiers import QUICK_KINDS, tiered
 from tests.small_models import KINDS, VOCAB, random_prompt, small
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ def ours(kind: str, prompt: list[int], chunk: int, code: UserCode | None = None,
     return with_backend(pair(kind), lambda backend: run_row(backend, asked, chunk))
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=list(OPTIONS))
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", tiered(OPTIONS, "plain", "all"))
+@pytest.mark.parametrize("kind", tiered(KINDS, *QUICK_KINDS))
 def test_greedy_tokens_and_log_probabilities_are_equal(kind: str, options: dict[str, Any]) -> None:
     prompt = random_prompt(29, seed=3)
     tokens, vectors = oracle(pair(kind)[0], prompt, COUNT, CHUNK, mlx_lm_processors(options))
@@ -37,8 +38,8 @@ def test_greedy_tokens_and_log_probabilities_are_equal(kind: str, options: dict[
     assert np.array_equal(vectors_of(told.logprobs, VOCAB), vectors)
 
 
-@pytest.mark.parametrize("length", [1, 2, CHUNK, CHUNK + 1, CHUNK + 2, 3 * CHUNK + 1])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("length", tiered([1, 2, CHUNK, CHUNK + 1, CHUNK + 2, 3 * CHUNK + 1], 1, CHUNK + 1))
+@pytest.mark.parametrize("kind", tiered(KINDS, *QUICK_KINDS))
 def test_prompts_of_every_length_about_a_chunk(kind: str, length: int) -> None:
     prompt = random_prompt(length, seed=5)
     tokens, vectors = oracle(pair(kind)[0], prompt, COUNT, CHUNK)
@@ -47,7 +48,7 @@ def test_prompts_of_every_length_about_a_chunk(kind: str, length: int) -> None:
     assert np.array_equal(vectors_of(told.logprobs, VOCAB), vectors)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", tiered(KINDS, *QUICK_KINDS))
 def test_user_processors_see_prompt_and_output_and_change_the_same(kind: str) -> None:
     prompt = random_prompt(19, seed=2)
 
@@ -66,8 +67,8 @@ def test_user_processors_see_prompt_and_output_and_change_the_same(kind: str) ->
     assert seen == [[*prompt, *tokens[:at]] for at in range(COUNT)]
 
 
-@pytest.mark.parametrize("chunk", [5, 12])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("chunk", tiered([5, 12], 5))
+@pytest.mark.parametrize("kind", tiered(KINDS, "llama"))
 def test_other_chunks_differ_no_more_than_mlx_lms_do(kind: str, chunk: int) -> None:
     prompt = random_prompt(41, seed=7)
     runs = [oracle(pair(kind)[0], prompt, COUNT, size) for size in (3, 8, 16, 2048)]

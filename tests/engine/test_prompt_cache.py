@@ -10,6 +10,7 @@ import pytest
 from mlx_notebook.core.events import Keep, Prefill, PrefillPart
 from tests.engine.driving import Told, finish, prefill, request, run_row, step, with_backend
 from tests.engine.parity import vectors_of
+from tests.engine.tiers import QUICK_KINDS, tiered
 from tests.engine.traffic import check_same, noise, pair
 from tests.small_models import KINDS, VOCAB, WINDOW, random_prompt
 
@@ -56,8 +57,8 @@ def prefilled(backend: MlxBackend, row_id: int, prompt: Sequence[int], keep: dic
             assert kept.nbytes > 0
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("deterministic", tiered([False, True], True))
+@pytest.mark.parametrize("kind", tiered(KINDS, "llama"))
 def test_going_on_from_a_boundary_is_bitwise_as_from_scratch(kind: str, *, deterministic: bool) -> None:
     other = [*PROMPT[: 2 * CHUNK], *random_prompt(9, seed=9)]
 
@@ -82,7 +83,7 @@ def check_equal(told: Told, expected: Told) -> None:
 
 
 @pytest.mark.parametrize("others", [0, 2])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", tiered(KINDS, *QUICK_KINDS))
 def test_a_finished_row_becomes_an_entry_of_all_that_it_was_fed(kind: str, others: int) -> None:
     def work(backend: MlxBackend) -> None:
         rows = {
@@ -105,7 +106,7 @@ def test_a_finished_row_becomes_an_entry_of_all_that_it_was_fed(kind: str, other
     with_backend(pair(kind), work)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", tiered(KINDS, "mamba2"))
 def test_a_row_that_ends_by_a_stop_token_was_fed_it(kind: str) -> None:
     def work(backend: MlxBackend) -> None:
         tokens = run_row(backend, asked(1, PROMPT), CHUNK).tokens
@@ -124,7 +125,7 @@ def test_a_row_that_ends_by_a_stop_token_was_fed_it(kind: str) -> None:
     with_backend(pair(kind), work)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", tiered(KINDS, *QUICK_KINDS))
 def test_only_states_that_hold_their_past_can_be_cut_back(kind: str) -> None:
     def work(backend: MlxBackend) -> None:
         run = prefill(backend, asked(1, PROMPT))
@@ -145,7 +146,7 @@ def test_only_states_that_hold_their_past_can_be_cut_back(kind: str) -> None:
     with_backend(pair(kind), work)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", tiered(KINDS, *QUICK_KINDS))
 def test_rows_from_one_entry_share_no_writes_in_a_batch(kind: str) -> None:
     prompts = [[*PROMPT[: 2 * CHUNK], *random_prompt(3 + at, seed=20 + at)] for at in range(3)]
 
@@ -168,7 +169,7 @@ def test_rows_from_one_entry_share_no_writes_in_a_batch(kind: str) -> None:
     with_backend(pair(kind), work)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", tiered(KINDS, *QUICK_KINDS))
 def test_bytes_of_entries_are_held_and_given_back(kind: str) -> None:
     def work(backend: MlxBackend) -> None:
         prefilled(backend, 1, PROMPT, {2 * CHUNK: 7})

@@ -7,6 +7,7 @@ import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.generate import generate_step
 
+from tests.engine.tiers import tiered
 from tests.small_models import KINDS, SPECIALS, VOCAB, random_prompt, small, tiny_tokenizer
 
 
@@ -17,7 +18,7 @@ def test_the_same_seed_gives_the_same_weights(kind: str) -> None:
     assert all(mx.array_equal(first[name], second[name]).item() for name in first)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", tiered(KINDS, "llama"))
 def test_the_first_of_ten_prompt_tokens_changes_the_answer(kind: str) -> None:
     model, _ = small(kind)
 

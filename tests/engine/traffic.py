@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 CAP = 1e-2
 """No noise of float32 on these models is larger; a lost context changes log-probabilities by whole units."""
 
+REMEMBERED = 300
+"""Rows alone whose answers are kept: many tests ask for the same ones."""
+
 pair = cache(small)
+_alone: dict[str, Told] = {}
 
 
 @dataclass
@@ -95,9 +99,20 @@ def in_traffic(kind: str, rows: Sequence[Coming], count: int = 12, **backend_opt
 
 
 def alone(kind: str, row: Coming, count: int = 12, **backend_options: Any) -> Told:
-    """The same row with nobody else there, its prompt in chunks."""
-    asked = request(1, row.prompt, code=row.code(), **{"max_tokens": count, "logprobs": VOCAB, **row.options})
-    return with_backend(pair(kind), lambda backend: run_row(backend, asked, row.chunk or CHUNK), **backend_options)
+    """The same row with nobody else there, its prompt in chunks. Remembered, unless it has code of its own."""
+
+    def run() -> Told:
+        asked = request(1, row.prompt, code=row.code(), **{"max_tokens": count, "logprobs": VOCAB, **row.options})
+        return with_backend(pair(kind), lambda backend: run_row(backend, asked, row.chunk or CHUNK), **backend_options)
+
+    if row.code is not UserCode:
+        return run()
+    key = repr((kind, row.prompt, row.chunk, count, sorted(row.options.items()), sorted(backend_options.items())))
+    if key not in _alone:
+        if len(_alone) >= REMEMBERED:
+            _alone.clear()
+        _alone[key] = run()
+    return _alone[key]
 
 
 @cache
