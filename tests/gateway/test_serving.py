@@ -97,3 +97,19 @@ def test_rows_at_once_are_those_of_batch(*, deterministic: bool) -> None:
         handles = gateway.submit(PROMPTS, raw=True, max_tokens=COUNT, on_token=look)
         assert all(result.generated_tokens for result in handles.results())
     assert max(seen) == 2
+
+
+@pytest.mark.parametrize("start", [0, pytest.param(70, marks=pytest.mark.slow)])
+def test_a_prefix_is_reused_only_where_its_columns_are_what_they_would_be(start: int) -> None:
+    """An entry that was quantised since is no use to a row that would not be so yet."""
+    long = random_prompt(150, seed=1)
+    parting = [[*long[:at], *random_prompt(40, seed=at)] for at in (50, 100)]
+    options: dict[str, Any] = {"raw": True, "max_tokens": COUNT, "temperature": 0.0}
+    kv = {"bits": 4, "start": start, **GROUPS}
+    with Gateway.from_loaded(*wide("llama"), kv=kv, deterministic=True, batch=8, prefill_chunk=16) as gateway:
+        gateway.submit(long, **options).result()
+        for prompt in parting:
+            result = gateway.submit(prompt, **options).result()
+            fresh = gateway.submit(prompt, cache_prompt=False, **options).result()
+            assert (fresh.cached_tokens, result.cached_tokens) == (0, 96 if len(prompt) > 100 else 48 * (start == 0))
+            assert result.token_ids == fresh.token_ids
