@@ -194,17 +194,18 @@ class MlxBackend:
     def drop(self, row_id: int, keep_as: int | None = None, keep_tokens: int | None = None) -> Kept | None:
         """Free a row's state and release what it owns; unknown rows are ignored."""
         request, row = self._requests.pop(row_id, None), self._rows.pop(row_id, None)
-        kept: Kept | None = None
-        if row is not None:
-            if keep_as is not None:
-                with mx.stream(self._stream):
-                    self._store.settle(row)
-                    entry = self._entries.take_over(keep_as, row, row.fed if keep_tokens is None else keep_tokens)
-                kept = _told(keep_as, entry)
-            self._store.forget(row)
-        if request is not None:
-            release_all(request)
-        return kept
+        try:
+            if row is None or keep_as is None:
+                return None
+            with mx.stream(self._stream):
+                self._store.settle(row)
+                entry = self._entries.take_over(keep_as, row, row.fed if keep_tokens is None else keep_tokens)
+            return _told(keep_as, entry)
+        finally:  # also where there is no room for an entry: its place in the store must not stay taken
+            if row is not None:
+                self._store.forget(row)
+            if request is not None:
+                release_all(request)
 
     def evict(self, entry_id: int) -> None:
         """Free an entry; unknown ones are ignored."""

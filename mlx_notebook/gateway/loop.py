@@ -215,17 +215,23 @@ class EngineLoop:
             record.news.ring()
 
     def _drop(self, step: ev.Drop) -> None:
-        try:
-            kept = self._backend.drop(step.row_id, step.keep_as, step.keep_tokens)
-        except BaseException:
-            log.exception("freeing request %d failed; the others go on", step.row_id)
-            return
-        if kept is not None:
-            self.feed(kept)
+        self._kept(step.row_id, step.keep_as, lambda: self._backend.drop(step.row_id, step.keep_as, step.keep_tokens))
 
     def _keep(self, step: ev.Keep) -> None:
         if step.row_id in self.scheduler.rows:
-            self.feed(self._backend.keep(step))
+            self._kept(step.row_id, step.entry_id, lambda: self._backend.keep(step))
+
+    def _kept(self, row_id: int, entry_id: int | None, work: Callable[[], ev.Kept | None]) -> None:
+        """Have a row's state kept, or freed. What cannot be is nobody's failure: the entry just does not come to be."""
+        kept: ev.Kept | None = None
+        try:
+            kept = work()
+        except BaseException:
+            log.exception("keeping or freeing the state of request %d failed; the others go on", row_id)
+        if kept is None and entry_id is not None:
+            kept = ev.Kept(time.monotonic_ns(), entry_id, 0, 0)
+        if kept is not None:
+            self.feed(kept)
 
     def _evict(self, step: ev.Evict) -> None:
         self._backend.evict(step.entry_id)

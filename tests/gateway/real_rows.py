@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
@@ -47,6 +47,10 @@ class Ask:
     @property
     def max_tokens(self) -> int:
         return int(dict(self.options)["max_tokens"])
+
+    def with_limit(self, max_tokens: int) -> Ask:
+        """The same with another answer limit."""
+        return replace(self, options=tuple({**dict(self.options), "max_tokens": max_tokens}.items()))
 
     def submit(self, gateway: Gateway, **more: Any) -> Handle:
         """Ask it."""

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mlx_notebook.errors import GatewayClosed, GatewayDead, RowFailed
+from mlx_notebook.gateway.gateway import Gateway
 from tests.gateway.fakes import BOOM, Defective, FailingSteps, Stepped, in_thread, wait_for
+from tests.gateway.test_everything_at_once import owning
+from tests.small_models import random_prompt, small
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from mlx_notebook.gateway.gateway import Gateway
 
     Make = Callable[..., Gateway]
 
@@ -116,6 +117,34 @@ def test_a_row_that_cannot_be_freed_is_logged_and_nothing_more(
     assert works(gateway)
     assert works(gateway)
     assert "drop failed" in caplog.text
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_states_that_cannot_be_kept_cost_their_rows_nothing_and_nobody_a_place(
+    caplog: pytest.LogCaptureFixture, *, deterministic: bool
+) -> None:
+    def no_room(*_: object) -> Any:
+        raise MemoryError("no room for an entry")
+
+    prompts = [random_prompt(30 + n, seed=n) for n in range(4)]
+    how: dict[str, Any] = {"raw": True, "max_tokens": 3}
+    with owning() as resources:
+        model = small("llama")
+        with Gateway.from_loaded(*model, batch=4, deterministic=deterministic, prefill_chunk=8) as gateway:
+            said = [gateway.generate(prompt, cache_prompt=False, **how).token_ids for prompt in prompts]
+            backend: Any = gateway._loop._backend
+            backend._entries._put = no_room
+            for _ in range(3):  # more rows than a batch has places
+                assert [result.token_ids for result in gateway.generate(prompts, **how)] == said
+            assert gateway.wait_idle()
+            assert backend.held_bytes() == 0
+            assert not backend._store._last
+            assert not any(backend._store._slots)
+            assert gateway._loop.scheduler.memory._pending == {}
+            assert gateway.stats().prompt_cache.entries == 0
+            assert [resource.released for resource in resources] == [1] * 16
+            assert gateway.stats().failed == 0
+    assert "no room for an entry" in caplog.text
 
 
 def test_a_defect_of_the_backend_ends_the_engine_and_restart_revives_it(gateway_of: Make) -> None:
