@@ -29,6 +29,7 @@ from mlx_notebook.gateway import submission
 from mlx_notebook.gateway.gateway import Gateway
 from mlx_notebook.gateway.lease import device_lease
 from tests.gateway.fakes import Resource, in_thread, wait_for
+from tests.small_models import small
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -230,4 +231,33 @@ def test_nothing_is_lost_nothing_ends_twice_nobody_is_left(
         assert backend.opened == backend.dropped
         assert set(backend.opened.values()) <= {1}
     assert device_lease().holder is None
+    assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closes", [False, True])
+@pytest.mark.parametrize("kinds", [("llama", "lfm2"), ("gemma3_text", "llama")])
+def test_the_same_over_real_engines(kinds: tuple[str, str], *, closes: bool) -> None:
+    before = set(threading.enumerate())
+    with owning() as resources:
+        gateways = [Gateway.from_loaded(*small(kind), batch=4, max_queued=30, prefill_chunk=16) for kind in kinds]
+        callers = [Caller(seed, gateways, closes=closes) for seed in range(4)]
+        for thread in [in_thread(lambda caller=caller: caller.run(40)) for caller in callers]:  # type: ignore[misc]
+            thread.result()
+        for gateway in gateways:
+            gateway.wait_idle()
+        wait_for(lambda: device_lease().holder is None)
+        for gateway in gateways:
+            if not gateway.closed:
+                backend: Any = gateway._loop._backend
+                assert not backend._rows
+                assert backend.held_bytes() == gateway.stats().prompt_cache.bytes
+            gateway.close()
+    handles = [handle for caller in callers for handle in caller.handles]
+    wait_for(lambda: all(caller.ended == Counter(h.id for h in caller.handles) for caller in callers))
+    for handle in handles:
+        error = handle.exception()  # over, so this cannot wait
+        assert error is None or isinstance(error, Cancelled | RowFailed)
+        assert error is not None or handle.result().generated_tokens > 0
+    assert [resource.released for resource in resources] == [1] * len(resources)
     assert set(threading.enumerate()) <= before
