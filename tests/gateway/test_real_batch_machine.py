@@ -25,7 +25,8 @@ from hypothesis.stateful import (
 )
 
 from mlx_notebook.core import events as ev
-from mlx_notebook.core.ring import Kind
+from mlx_notebook.core.ring import COLUMNS, Kind, Ring
+from mlx_notebook.core.scheduler import Scheduler
 from mlx_notebook.errors import MlxNotebookError, OverBudget
 from mlx_notebook.gateway.gateway import Gateway
 from mlx_notebook.gateway.lease import device_lease
@@ -122,6 +123,18 @@ class Served:
 
         self.gateway._engine.call_soon(work)
         known.wait()
+
+    def a_replay_says_the_same(self) -> None:
+        """A fresh scheduler that is given what this one was given writes the same log."""
+        again = Scheduler(self.scheduler.settings, Ring())
+        for event in self.loop.decisions.events():
+            again.handle(event)
+        wrote, writes = self.loop.ring.since(0), again.ring.since(0)
+        assert wrote.missed == 0
+        for name in COLUMNS:
+            if name != "spent_ns":  # of user code too, which decides nothing
+                assert wrote.columns[name] == writes.columns[name], name
+        assert again.counters == self.scheduler.counters
 
     def active_bytes(self) -> int:
         """What MLX holds, once nothing refers to what is over."""
@@ -428,6 +441,7 @@ def test_whatever_comes_the_real_engine_loses_nothing_and_keeps_every_row_to_its
             ),
         )
         assert set(threading.enumerate()) == before
+        served.a_replay_says_the_same()
     finally:
         served.gateway.close()
     assert all(resource.released == 1 for resource in owned)
