@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ROWS = 64
 PROMPT_CACHE = 1_000_000
-KINDS = ("greedy", "seeded", "penalised", "logprobs", "stops", "fails", "cut", "late", "fresh", "watched")
+KINDS = ("greedy", "seeded", "penalised", "logprobs", "stops", "fails", "cut", "gives up", "late", "fresh", "watched")
 """What the requests of a wave are, in turn."""
 STATUSES = ("finished", "cancelled", "failed")
 
@@ -123,24 +123,27 @@ def _run_wave(gateway: Gateway, wave: int, random: random.Random, found: Soak) -
 def _ask(gateway: Gateway, kind: str, number: int, random: random.Random) -> Handle:
     prompt = [random.randrange(len(SPECIALS), VOCAB) for _ in range(3 + number % 29)]
     options: dict[str, Any] = {"max_tokens": 1 + number % 7}
+    own: list[Handle] = []
     how: dict[str, dict[str, Any]] = {
         "seeded": {"temperature": 0.9, "seed": number, "top_p": 0.95},
         "penalised": {"repetition_penalty": 1.2, "frequency_penalty": 0.3},
         "logprobs": {"logprobs": 2, "max_tokens": 1},  # one token each time, so that it keeps as many objects
         "stops": {"on_token": lambda *_: False},
         "fails": {"on_token": lambda *_: 1 / 0},
+        "gives up": {"on_token": lambda *_: [mine.cancel() for mine in own], "max_tokens": 400},
         "late": {"deadline": 1e-9},
         "fresh": {"cache_prompt": False},
         "watched": {"logits_processors": [lambda _tokens, logits: logits]},
     }
     handle: Handle = gateway.submit(prompt, raw=True, **{**options, **how.get(kind, {})})
+    own.append(handle)
     return handle
 
 
 def _is_right(kind: str, handle: Handle, error: Exception | None) -> bool:
     if kind == "late":
         return isinstance(error, Cancelled)
-    if kind == "cut":
+    if kind in ("cut", "gives up"):
         return error is None or isinstance(error, Cancelled)
     if kind == "fails":  # a token that ends the row is not given to the callback
         return isinstance(error, RowFailed) or (error is None and handle.result().finish_detail == "eos")
