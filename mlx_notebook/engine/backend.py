@@ -75,7 +75,10 @@ class Backend(Protocol):
         ...
 
     def warm(self, rows: int) -> bool:
-        """While idle: compile what a step of so many rows needs; False if there is nothing to gain here."""
+        """While idle: have built what a step of so many rows needs; False if there was nothing to do.
+
+        Asked for 2, 3, ... rows in turn.
+        """
         ...
 
     def extend(self, row_id: int, max_tokens: int) -> None:

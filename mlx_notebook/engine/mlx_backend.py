@@ -8,6 +8,7 @@ the device stream is made there on first use and given back by `close`, the thre
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from mlx_notebook.core.placement import Capabilities
     from mlx_notebook.core.request import Request
     from mlx_notebook.engine.stores.store import Store
+
+log = logging.getLogger("mlx_notebook")
 
 STEPS_BETWEEN_CLEANS = 256  # as in mlx-lm: caches grow, and freed blocks of every past size would stay behind
 
@@ -121,6 +124,9 @@ class MlxBackend:
         self._requests: dict[int, Request] = {}
         self._rows: dict[int, RowState] = {}
         self._steps = 0
+        # On a GPU kernels are built for a shape when it is first run; with fixed places the load has run theirs.
+        self._builds = together and not deterministic and mx.default_device() == mx.gpu
+        self._warm = 1
 
     @property
     def capabilities(self) -> Capabilities:
@@ -211,9 +217,17 @@ class MlxBackend:
         """Free an entry; unknown ones are ignored."""
         self._entries.evict(entry_id)
 
-    def warm(self, rows: int) -> bool:  # noqa: ARG002
-        """Nothing: eager steps compile nothing for a number of rows, on the CPU nothing at all."""
-        return False
+    def warm(self, rows: int) -> bool:
+        """Run a step of so many rows for nobody, once. Where nothing is built for a shape there is nothing to do."""
+        if not self._builds or rows <= self._warm or rows > self._capabilities.max_rows:
+            return False
+        self._warm = rows  # also if it fails: nothing depends on it
+        try:
+            with mx.stream(self._stream):
+                self._warm = self._store.warm(rows)
+        except Exception as error:  # noqa: BLE001 - a step that somebody needs will say it again
+            log.warning("warming up a step of %d rows failed\n%s", rows, as_text(error)[1])
+        return True
 
     def extend(self, row_id: int, max_tokens: int) -> None:
         """Another answer limit for an open row; unknown rows are ignored."""

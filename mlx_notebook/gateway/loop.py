@@ -69,6 +69,7 @@ class EngineLoop:
         self.born_ns = self.last_seen_ns
         self._computed = False
         self.steps_left = 0
+        self._warm = 1
         self.rested = Bell()
 
     def run(self, stopping: Callable[[], bool]) -> None:
@@ -165,8 +166,18 @@ class EngineLoop:
         self._places.take_if_none()
 
     def _give_lease(self, _step: ev.GiveLease) -> None:
+        self._warm_up()
         self.synchronize()
         self._places.give_back()
+
+    def _warm_up(self) -> None:
+        """While the device is still ours, nobody wants it and no row is open: have wider steps built."""
+        intake = self._intake
+        while self._warm < self.scheduler.settings.max_rows:
+            if intake.closed or not intake.idle.is_set() or not self._places.unwanted:
+                return
+            self._warm += 1
+            self._backend.warm(self._warm)
 
     def _open(self, step: ev.Open) -> None:
         request = self._intake.start(step.row_id)

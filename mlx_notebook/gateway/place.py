@@ -76,6 +76,13 @@ class PlacesInLine:
         _release(given)
 
     @property
+    def unwanted(self) -> bool:
+        """Whether the device is ours and nobody waits for it."""
+        with self._lock:
+            first = self._tickets[0] if self._tickets else None
+            return first is not None and first.held and not device_lease().someone_behind(first)
+
+    @property
     def waits(self) -> bool:
         """Whether somebody else holds the device while we wait."""
         tickets = self._tickets

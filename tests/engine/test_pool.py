@@ -132,3 +132,19 @@ def test_the_self_check_finds_a_wrong_kernel() -> None:
 
     assert agrees_with_stock(StockPages(), 8, 2, 64, mx.float32)
     assert not agrees_with_stock(Wrong(), 8, 2, 64, mx.float32)
+
+
+def test_warming_up_touches_no_row(served: Any) -> None:
+    store = PoolStore(served, StockPages())
+    assert [store.warm(rows) for rows in (2, 3, 5)] == [2, 4, 8]
+    assert store.held_bytes() == 0
+    prompts = [random_prompt(60, seed=seed) for seed in (1, 2)]
+    rows = [started(store, served, prompt, 20) for prompt in prompts]
+    expected = [alone(served, prompt) for prompt in prompts]
+    for at in range(20, 30):
+        places = store.order(rows)
+        logits = store.step(places, mx.array([[0 if row is None else row.tokens[row.fed]] for row in places]))
+        store.warm(2 + at % 3)
+        for row, whole in zip(rows, expected, strict=True):
+            assert mx.allclose(logits[places.index(row)], whole[at], atol=1e-3)
+            row.fed += 1

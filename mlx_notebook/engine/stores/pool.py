@@ -115,8 +115,7 @@ class PoolStore:
         for row in live:
             self._make_room(self._held[id(row)])
         positions = mx.array([-1 if row is None else row.fed for row in places], dtype=mx.int32)
-        pools = [array for layer in self._layers for array in (layer.keys, layer.values)]
-        return self._forward(tokens, positions, self._table_of(places), pools)
+        return self._forward(tokens, positions, self._table_of(places), self._arrays())
 
     def _plain_forward(self, tokens: mx.array, positions: mx.array, table: mx.array, pools: list[mx.array]) -> mx.array:
         layers = self._layers
@@ -130,6 +129,19 @@ class PoolStore:
         for row in rows:
             self.settle(row)
         self._rows.prefill(rows, tokens, lengths)
+
+    def warm(self, rows: int) -> int:
+        """As `Store.warm`: idle places only, which write where nobody reads."""
+        places = 1 << (rows - 1).bit_length()
+        if not self._layers:
+            self._reserve(1, like=_one_token(self._model))
+        positions = mx.full((places,), -1, dtype=mx.int32)
+        table = mx.full((places, 1), SCRATCH, dtype=mx.int32)
+        mx.eval(self._forward(mx.zeros((places, 1), dtype=mx.int32), positions, table, self._arrays()))
+        return places
+
+    def _arrays(self) -> list[mx.array]:
+        return [array for layer in self._layers for array in (layer.keys, layer.values)]
 
     # ------------------------------------------------------------ in and out
 
@@ -227,6 +239,20 @@ class PoolStore:
             return self._rows.held_bytes()
         whole = sum(layer.nbytes for layer in self._layers)
         return whole * self._pages.used // self._pages.total + self._rows.held_bytes()
+
+
+class _OneToken:
+    """A row whose caches show their shapes; nothing of it is ever evaluated."""
+
+    def __init__(self, cache: list[Any]) -> None:
+        self.cache = cache
+        self.fed = 1
+
+
+def _one_token(model: Any) -> _OneToken:
+    caches = make_caches(model)
+    model(mx.zeros((1, 1), dtype=mx.int32), cache=caches)
+    return _OneToken(caches)
 
 
 def attend_pages(  # noqa: PLR0917 - as mlx-lm declares it

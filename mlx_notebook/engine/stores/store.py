@@ -50,6 +50,13 @@ class Store(Protocol):
         """The row is gone, or starts over."""
         ...
 
+    def warm(self, rows: int) -> int:
+        """Run a step of so many rows for nobody, so that what the device builds for its shape is there.
+
+        The rows up to which that serves; rows that are held are untouched.
+        """
+        ...
+
     def held_bytes(self) -> int:
         """Bytes that the store holds beside the rows' own caches."""
         ...
