@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 LENGTHS = (30, 700, 64, 1_500, 250, 90, 400, 33)
 JOINER = 600
+LEAVERS = (0, 4)
 STEPS = 80
+"""A joiner comes at half of them, two rows leave at three quarters."""
+
 BAR = 1.3
 MODELS = {"full attention": "llama", "sliding window": "gemma3_text", "recurrent and attention": "qwen3_next"}
 MEASURES = {
@@ -150,6 +153,10 @@ def watch(model: Any, backend: MlxBackend) -> tuple[dict[str, float], dict[str, 
         join(row_id, length)
     for step in range(STEPS):
         mx.reset_peak_memory()
+        if step == 3 * STEPS // 4:
+            for row_id in LEAVERS:
+                del fed[row_id]
+                backend.drop(row_id)
         if step == STEPS // 2:
             fed[len(fed)] = JOINER
             join(len(fed) - 1, JOINER)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 WASTE = 1.25
 """Columns of a pack over columns that its rows need, at most, when it is made."""
 
-TOO_MUCH = 1.34
+TOO_MUCH = 1.3
 """The same where it has become so, since rows left: then rows are packed anew."""
 
 PATIENCE = 16
