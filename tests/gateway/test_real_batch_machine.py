@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 from mlx_notebook.core import events as ev
 from mlx_notebook.core.ring import COLUMNS, Kind, Ring
 from mlx_notebook.core.scheduler import Scheduler
-from mlx_notebook.errors import MlxNotebookError, OverBudget
+from mlx_notebook.errors import GatewayDead, MlxNotebookError, OverBudget
 from mlx_notebook.gateway.gateway import Gateway
 from mlx_notebook.gateway.lease import device_lease
 from tests.gateway.fakes import in_thread, wait_for
@@ -135,6 +135,27 @@ class Served:
             if name != "spent_ns":  # of user code too, which decides nothing
                 assert wrote.columns[name] == writes.columns[name], name
         assert again.counters == self.scheduler.counters
+
+    def dies_and_comes_back(self) -> None:
+        """A defect ends the engine: every row learns of it at once, and after a restart rows say what they said."""
+        ask = Ask(1, 17, (("max_tokens", 12), ("logit_bias", {2: -100.0})))
+        said = ask.alone(self.gateway)
+        self.gateway.pause()
+        rows = [ask.submit(self.gateway) for _ in range(BATCH + 1)]
+        self.gateway.step(4)
+
+        def defect(_instruction: object) -> object:
+            raise RuntimeError("a defect")
+
+        self.backend.decode = defect
+        self.gateway.resume()
+        for row in rows:
+            assert isinstance(row.exception(), GatewayDead)
+            assert tuple(row._record.token_ids) == said.token_ids[: row.progress().generated_tokens]
+        assert self.gateway._engine.join()
+        assert self.backend.held_bytes() == 0
+        self.gateway.restart()
+        assert ask.alone(self.gateway).token_ids == said.token_ids
 
     def active_bytes(self) -> int:
         """What MLX holds, once nothing refers to what is over."""
@@ -442,6 +463,7 @@ def test_whatever_comes_the_real_engine_loses_nothing_and_keeps_every_row_to_its
         )
         assert set(threading.enumerate()) == before
         served.a_replay_says_the_same()
+        served.dies_and_comes_back()
     finally:
         served.gateway.close()
     assert all(resource.released == 1 for resource in owned)
