@@ -31,6 +31,10 @@ EVENTS: list[ev.Event] = [
     ev.StepDone(10, 9, (ev.RowOutcome(1, 5), ev.RowOutcome(2, None), ev.RowOutcome(3, 0, finish=END))),
     ev.StepDone(11, 10, (ev.RowOutcome(1, 5, error=ERROR), ev.RowOutcome(2, 6, finish=END))),
     ev.StepDone(12, 11, ()),
+    ev.StepDone(13, 12, (ev.RowOutcome(1, 5), ev.RowOutcome(4, (1 << 31) - 1))),
+    ev.StepDone(14, 13, (ev.RowOutcome(1, 6), ev.RowOutcome(4, 7))),
+    ev.StepDone(15, 14, (ev.RowOutcome(1, 6, finish=END), ev.RowOutcome(4, 7))),
+    ev.StepDone(16, 15, (ev.RowOutcome(4, 6),)),
     ev.StepFailed(13, (1, 2), ERROR),
     ev.BudgetSet(14, 1 << 40),
     ev.CancelAsked(15, 1, FinishDetail.USER),
@@ -90,6 +94,15 @@ def test_nothing_of_the_users_is_kept() -> None:
     assert turn == ev.Turn(2, (1,))
     assert isinstance(step, ev.StepDone)
     assert step.outcomes[0].text == ""
+
+
+def test_a_step_of_the_same_rows_takes_some_bytes_a_row() -> None:
+    log = DecisionLog()
+    step = ev.StepDone(1 << 60, 1 << 60, tuple(ev.RowOutcome(row, row, "text") for row in range(32)))
+    log.add(step)
+    before = log.nbytes
+    log.add(step)
+    assert log.nbytes - before == 1 + 2 * 8 + 32 * 4
 
 
 def test_the_collector_gets_no_more_to_visit() -> None:
