@@ -188,11 +188,13 @@ def _draw_hosted(rows: Sequence[tuple[RowState, mx.array]]) -> list[tuple[RowSta
         except BaseException as error:  # noqa: BLE001 - user code
             failed.append((row, as_text(error)))
         row.logits = None
-    if ready:
-        together = ready[0][1] if len(ready) == 1 else mx.concatenate([logits for _, logits in ready])
-        drawn = draw_rows([row.sampler for row, _ in ready], [row.produced for row, _ in ready], together)
+    # Each in the type that its processors gave: a neighbour's wider one must not change how its numbers are rounded.
+    for dtype in dict.fromkeys(logits.dtype for _, logits in ready):
+        same = [(row, logits) for row, logits in ready if logits.dtype == dtype]
+        together = same[0][1] if len(same) == 1 else mx.concatenate([logits for _, logits in same])
+        drawn = draw_rows([row.sampler for row, _ in same], [row.produced for row, _ in same], together)
         mx.eval(drawn[0].arrays)
-        for (row, _), one in zip(ready, drawn, strict=True):
+        for (row, _), one in zip(same, drawn, strict=True):
             row.ready = one
     return failed
 

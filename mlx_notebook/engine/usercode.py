@@ -22,7 +22,7 @@ def processed(row: RowState, logits: mx.array) -> mx.array:
     """Logits [1, V] after the row's bias and penalties, then its own processors in order.
 
     Raises:
-        TypeError: a processor gave something else than an array.
+        TypeError: a processor gave something else than an array of real numbers.
         ValueError: it gave an array of another shape.
     """
     logits = row.sampler.adjust(row.history, logits)
@@ -42,6 +42,8 @@ def processed(row: RowState, logits: mx.array) -> mx.array:
             raise ValueError(
                 f"logits processor {place} ({processor!r}) returned shape {list(given.shape)}; expected {list(shape)}"
             )
+        if mx.issubdtype(given.dtype, mx.complexfloating):  # it has no likeliest token
+            raise TypeError(f"logits processor {place} ({processor!r}) returned complex numbers; expected real ones")
         logits = given
     return logits
 

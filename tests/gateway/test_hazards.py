@@ -30,6 +30,7 @@ WHERE: dict[int, tuple[str, ...]] = {
         "engine.test_batch_failures.test_a_rows_own_failure_is_its_own",
         "engine.test_batch_failures.test_a_failed_step_is_taken_again_from_committed_tokens",
         "gateway.test_many_rows.test_a_failed_forward_of_sixty_four_rows",
+        "gateway.test_hazards.test_1_a_processor_that_returns_complex_numbers_fails_alone",
     ),
     2: (  # user code and forwards past a row's end
         "engine.test_backend_rows.test_no_processor_is_called_past_the_end_however_the_row_ends",
@@ -41,6 +42,7 @@ WHERE: dict[int, tuple[str, ...]] = {
         "engine.test_batch_options.test_equal_settings_are_drawn_in_one_operation",
         "engine.test_batch_options.test_draws_depend_on_seed_and_number_and_on_no_neighbour",
         "engine.test_batch_options.test_rows_drawn_together_are_bitwise_the_rows_drawn_alone",
+        "gateway.test_hazards.test_4_what_type_a_neighbours_processor_returns_changes_no_bit",
     ),
     5: (  # global random state
         "engine.test_draws.test_draws_neither_read_nor_move_the_global_generator",
@@ -332,3 +334,38 @@ def test_20_a_processor_with_a_lazy_array_of_another_thread_fails_alone(gateway:
     assert [row.result().token_ids for row in rows if row is not rows[2]] == said[:2] + said[3:]
     batch = gateway.events(before)
     assert int(batch["a"][batch["kind"] == Kind.STEP].max()) == 4
+
+
+def test_1_a_processor_that_returns_complex_numbers_fails_alone(gateway: Gateway) -> None:
+    """It once failed the whole step, as its log-probabilities have no order; twice, and its neighbours failed too."""
+    long = {**HOW, "max_tokens": 30}
+    said = alone(gateway, PROMPTS[0], max_tokens=30)
+    gateway.pause()
+    mine = gateway.submit(PROMPTS[0], **long)
+    for _ in range(2):
+        bad = gateway.submit(
+            PROMPTS[1], logits_processors=[lambda _tokens, logits: logits.astype(mx.complex64)], logprobs=2, **HOW
+        )
+        while not bad.done():
+            gateway.step(1)
+        assert "complex" in str(bad.exception())
+    gateway.resume()
+    assert mine.result().token_ids == said
+    assert mine._record.row.rewinds == 0
+
+
+def test_4_what_type_a_neighbours_processor_returns_changes_no_bit() -> None:
+    """The wider type of one row must not be that of all: a model in half precision, a processor in single."""
+    model, tokenizer = small("llama")
+    model.set_dtype(mx.bfloat16)
+    how: dict[str, Any] = {**HOW, "temperature": 1.0, "seed": 3, "top_p": 0.9, "logprobs": 3, "cache_prompt": False}
+    same = [lambda _tokens, logits: logits]
+    wider = [lambda _tokens, logits: logits.astype(mx.float32)]
+    with Gateway.from_loaded(model, tokenizer, batch=4, deterministic=True) as half:
+        by_itself = half.generate(PROMPTS[0], logits_processors=same, **how)
+        with half.lease():
+            mine = half.submit(PROMPTS[0], logits_processors=same, **how)
+            other = half.submit(PROMPTS[1], logits_processors=wider, **how)
+        assert mine.result().token_ids == by_itself.token_ids
+        assert mine.logprobs == by_itself.logprobs
+        assert other.exception() is None
