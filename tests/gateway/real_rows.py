@@ -135,8 +135,11 @@ class Asked:
     def __post_init__(self) -> None:
         self.handle.add_done_callback(lambda handle: self.ends.append(handle.id))
 
-    def check(self, alone: Result) -> None:
-        """It is over, once, for a reason that it has, and said what it says alone as far as it came."""
+    def check(self, alone: Result, *, to_the_bit: bool) -> None:
+        """It is over, once, for a reason that it has, and said what it says alone as far as it came.
+
+        With `to_the_bit` its log-probabilities are compared too, unless a part of its answer had to be read again.
+        """
         assert self.handle.done()
         assert self.ends == [self.handle.id]
         tokens, text = self.handle._record.token_ids, self.handle.text_so_far
@@ -145,7 +148,10 @@ class Asked:
         if sound == len(tokens) == len(alone.token_ids):
             assert text == alone.text, self.ask
         if dict(self.ask.options).get("logprobs") is not None:
-            assert [found.token_id for found in self.handle.logprobs_so_far()] == tokens
+            found = self.handle.logprobs_so_far()
+            assert [one.token_id for one in found] == tokens
+            if to_the_bit and not self.shaken:
+                assert tuple(found[:sound]) == (alone.logprobs or ())[:sound], self.ask
         self._check_end(self.handle.exception(), len(tokens), alone)
 
     def _check_end(self, error: Exception | None, came: int, alone: Result) -> None:

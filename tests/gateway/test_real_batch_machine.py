@@ -49,7 +49,7 @@ COMPILED_BYTES = 1024
 
 OPTIONS: list[dict[str, Any]] = [
     {},
-    {},
+    {"logprobs": 3},
     {"temperature": 0.8, "seed": 5},
     {"temperature": 1.2, "seed": 6, "top_p": 0.9, "logprobs": 2},
     {"repetition_penalty": 1.3, "logprobs": 0},
@@ -89,6 +89,7 @@ class Served:
             deterministic=deterministic,
             **more,
         )
+        self.deterministic = deterministic
         self.loop = self.gateway._loop
         self.scheduler = self.loop.scheduler
         self.backend: Any = self.loop._backend
@@ -360,7 +361,7 @@ class RealBatch(RuleBasedStateMachine):
         self.served.gateway.resume()
         self.served.set_budget(self.served.budget)
         for row in self.rows:
-            row.check(self.served.alone(row.ask))
+            row.check(self.served.alone(row.ask), to_the_bit=self.served.deterministic)
         self.everybody_is_counted()
         self.nothing_is_held()
 
