@@ -26,6 +26,7 @@ const MOST_ROWS = 200;
 /** Figures that change faster than this cannot be read; the chart may move faster. */
 const ROWS_MS = 200;
 const CHART_MS = 50;
+const FEW_PLACES = 4;
 const LOAD_HEIGHT = 46;
 const AXIS_HEIGHT = 16;
 const DELAYS: [number, string][] = [
@@ -291,10 +292,9 @@ export class DashView {
   #drawChart(): void {
     const { run, figures } = this.#board;
     const width = this.root.clientWidth || 600;
-    const lanes = Math.min(
-      64,
-      Math.max(figures?.places ?? 1, ...[...run.rows.values()].map((row) => row.slot + 1)),
-    );
+    // Places that nobody has taken yet would only push the rows off the screen; the head says how many there are.
+    const used = Math.max(1, ...[...run.rows.values()].map((row) => row.slot + 1));
+    const lanes = Math.min(64, Math.max(used, Math.min(figures?.places ?? 1, FEW_PLACES)));
     const pitch = lanes <= 8 ? 27 : lanes <= 16 ? 15 : lanes <= 32 ? 10 : 7;
     const height = 6 + lanes * pitch + 8 + LOAD_HEIGHT + AXIS_HEIGHT;
     const pen = prepare(this.#canvas, width, height, this.root);
