@@ -34,6 +34,9 @@ log = logging.getLogger("mlx_notebook")
 FLUSH_NS = 25_000_000
 """Readers are woken at most this often while rows write, and always when a row ends."""
 
+WARM_MOST = 32
+"""Rows of the widest step that is warmed up: the memory and time of wider ones are for those who need them."""
+
 
 class EngineLoop:
     """Scheduler and backend, joined.
@@ -173,7 +176,7 @@ class EngineLoop:
     def _warm_up(self) -> None:
         """While the device is still ours, nobody wants it and no row is open: have wider steps built."""
         intake = self._intake
-        while self._warm < self.scheduler.settings.max_rows:
+        while self._warm < min(self.scheduler.settings.max_rows, WARM_MOST):
             if intake.closed or not intake.idle.is_set() or not self._places.unwanted:
                 return
             self._warm += 1
