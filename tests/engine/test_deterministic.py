@@ -47,7 +47,12 @@ strangers = st.lists(
         at=st.integers(0, COUNT),
         leaves=st.none() | st.integers(0, 2 * COUNT),
         options=st.sampled_from(
-            [{}, {"temperature": 1.0, "seed": 7}, {"max_tokens": 2}, {"repetition_penalty": 1.5}, {"logprobs": None}]
+            [
+                {"logprobs": None},
+                {"logprobs": 2, "temperature": 1.0, "seed": 7},
+                {"logprobs": None, "max_tokens": 2},
+                {"logprobs": 0, "repetition_penalty": 1.5},
+            ]
         ),
     ),
     max_size=7,
