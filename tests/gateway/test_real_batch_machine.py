@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 BATCH, CHUNK, KEPT_BYTES = 4, 8, 150_000
-EXAMPLES = 5
+EXAMPLES = 4
 COMPILED_BYTES = 1024
 """Functions that mlx-lm compiles keep a number for each shape that they saw; the smallest row takes ten times this."""
 
@@ -59,8 +59,8 @@ OPTIONS: list[dict[str, Any]] = [
 
 asks = st.builds(
     Ask,
-    text=st.integers(0, 2),
-    length=st.sampled_from([1, 2, 7, 8, 9, 16, 17, 30, 45]),
+    text=st.integers(0, 1),
+    length=st.sampled_from([1, 7, 8, 9, 17, 30, 33, 45]),
     options=st.builds(
         lambda chosen, most: tuple(sorted({**chosen, "max_tokens": most}.items(), key=str)),
         st.sampled_from(OPTIONS),
@@ -95,7 +95,7 @@ class Served:
         self.backend: Any = self.loop._backend
         self.budget = self.scheduler.memory.budget
         self._alone: dict[Any, Result] = {}
-        for text in range(3):  # so that what is made once is made before the first count
+        for text in range(2):  # so that what is made once is made before the first count
             Ask(text, 9, (("max_tokens", 2),)).alone(self.gateway)
         self.active = self.active_bytes()
 
@@ -207,11 +207,12 @@ class RealBatch(RuleBasedStateMachine):
 
     # ------------------------------------------------------------ what may happen
 
-    @rule(several=st.lists(asks, min_size=1, max_size=4))
+    @rule(several=st.lists(asks, min_size=2, max_size=6))
     def submit(self, several: list[Ask]) -> None:
         for ask in several:
             self.ask(ask)
 
+    @precondition(lambda self: self.rows)
     @rule(turns=st.sampled_from([1, 1, 2, 6]))
     def step(self, turns: int) -> None:
         self.served.gateway.step(turns)
@@ -239,6 +240,7 @@ class RealBatch(RuleBasedStateMachine):
     @precondition(lambda self: self.rows)  # not: who is still open, which may differ where the engine ran free
     @rule(forwards=st.integers(1, 3))
     def forwards_fail(self, forwards: int) -> None:
+        self.served.gateway.step(2)  # so that some of them are writing
         for row in self.open():
             row.shaken = True
         self.served.faults.pending = forwards
@@ -268,7 +270,7 @@ class RealBatch(RuleBasedStateMachine):
         waits = row.handle.status == "queued"
         assert row.handle.reprioritize(priority) == waits
 
-    @rule(rows=st.sampled_from([0, 1, 2, 3, 100]))
+    @rule(rows=st.sampled_from([0, 2, 3, 100, 100]))
     def budget_changes(self, rows: int) -> None:
         self.projected = self.served.scheduler.memory.projected
         self.budget = rows * self.served.gateway._capabilities.cost.of(60) if rows < 100 else self.served.budget
@@ -290,7 +292,7 @@ class RealBatch(RuleBasedStateMachine):
         assert all(row.handle.done() for row in before)
         gateway.pause()
 
-    @rule(earlier=st.lists(asks, max_size=3), later=st.lists(asks, max_size=3))
+    @rule(earlier=st.lists(asks, max_size=4), later=st.lists(asks, max_size=3))
     def somebody_takes_the_device(self, earlier: list[Ask], later: list[Ask]) -> None:
         gateway = self.served.gateway
         held, let_go = threading.Event(), threading.Event()
