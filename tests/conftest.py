@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +18,10 @@ LONG_LIVED = ("mlx-notebook-publisher", "IPythonHistorySavingThread", "IOPub", "
 # jupyter_core runs a coroutine for a caller without a loop on a thread named after the caller, kept until exit.
 LONG_LIVED_ENDINGS = (" - runner",)
 PATIENCE_S = 30.0
+
+# A busy machine is no failure: no example has a time limit.
+settings.register_profile("no time limit", parent=settings.default, deadline=None)  # what holds here, else the same
+settings.load_profile("no time limit")
 
 
 def left_behind(before: set[threading.Thread]) -> list[threading.Thread]:
