@@ -1,6 +1,6 @@
 // Builds each widget's script and style into the Python package. The result is committed:
 // the same sources and the same locked esbuild give the same bytes.
-import { statSync } from "node:fs";
+import { statSync, writeFileSync } from "node:fs";
 import { build } from "esbuild";
 
 const LIMIT = 60 * 1024; // every widget instance carries its script over the wire and into saved state
@@ -21,8 +21,11 @@ await build({
 });
 await build({ entryPoints: entries("css"), outdir: out, bundle: true, minify: true, logLevel: "warning" });
 
+const sizes = {};
 for (const name of WIDGETS.flatMap((widget) => [`${widget}.js`, `${widget}.css`])) {
   const { size } = statSync(`${out}${name}`);
   console.log(`${name}: ${(size / 1024).toFixed(1)} KB`);
+  sizes[name] = size;
   if (size > LIMIT) throw new Error(`${name} is over ${LIMIT / 1024} KB`);
 }
+writeFileSync(new URL("bundle-sizes.json", import.meta.url), `${JSON.stringify(sizes, null, 2)}\n`); // a record, in bytes
