@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 CAP = 1e-2
 """No noise of float32 on these models is larger; a lost context changes log-probabilities by whole units."""
 
-REMEMBERED = 300
+REMEMBERED = 150
 """Rows alone whose answers are kept: many tests ask for the same ones."""
 
 pair = cache(small)
