@@ -112,7 +112,8 @@ def test_rows_in_a_batch_say_what_they_say_alone(family: str, *, together: bool)
         check_same(told, expected.tokens, vectors_of(expected.logprobs, VOCAB), NOISE)
 
 
-@pytest.mark.parametrize("family", tiered(BUILDERS.keys(), "deepseek_v2"))
+@pytest.mark.slow
+@pytest.mark.parametrize("family", BUILDERS)
 def test_bits_in_deterministic_mode(family: str) -> None:
     mode: dict[str, Any] = {"deterministic": True, "max_rows": 8}
     rows = rows_of(together=False)
