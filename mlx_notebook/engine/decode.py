@@ -191,12 +191,19 @@ def _draw_hosted(rows: Sequence[tuple[RowState, mx.array]]) -> list[tuple[RowSta
     # Each in the type that its processors gave: a neighbour's wider one must not change how its numbers are rounded.
     for dtype in dict.fromkeys(logits.dtype for _, logits in ready):
         same = [(row, logits) for row, logits in ready if logits.dtype == dtype]
-        together = same[0][1] if len(same) == 1 else mx.concatenate([logits for _, logits in same])
-        drawn = draw_rows([row.sampler for row, _ in same], [row.produced for row, _ in same], together)
-        mx.eval(drawn[0].arrays)
-        for (row, _), one in zip(same, drawn, strict=True):
-            row.ready = one
+        try:
+            _draw_together(same)
+        except BaseException as error:  # noqa: BLE001 - the others' tokens are committed: only these rows end
+            failed += [(row, as_text(error)) for row, _ in same]
     return failed
+
+
+def _draw_together(rows: Sequence[tuple[RowState, mx.array]]) -> None:
+    together = rows[0][1] if len(rows) == 1 else mx.concatenate([logits for _, logits in rows])
+    drawn = draw_rows([row.sampler for row, _ in rows], [row.produced for row, _ in rows], together)
+    mx.eval(drawn[0].arrays)
+    for (row, _), one in zip(rows, drawn, strict=True):
+        row.ready = one
 
 
 def _evaluated(logits: mx.array) -> mx.array:

@@ -94,8 +94,7 @@ def _line(row: Mapping[str, Any]) -> str:
     sign, colour = SIGNS[state]
     cells = (
         f"#{row['id']}",
-        f'<span style="white-space:nowrap"><b style="color:{colour}">{escape(sign)}</b>'
-        f" {escape(WORDS.get(state, state))}</span>",
+        f'<span style="white-space:nowrap"><b style="color:{colour}">{sign}</b> {WORDS.get(state, state)}</span>',
         f"<bdi>{escape(str(row['title']))}</bdi>",
         str(row["prompt_tokens"]),
         str(row["generated_tokens"]),
