@@ -8,6 +8,7 @@ from mlx_notebook.core.options import ParsedOptions, parse_options
 from mlx_notebook.gateway import submission
 from mlx_notebook.gateway.estimate import Estimate, estimate_prompts
 from mlx_notebook.gateway.later import Later
+from mlx_notebook.gateway.shapes import compiled_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -131,12 +132,14 @@ class FanOut(Later):
 
     def check_options(self, **options: Any) -> ParsedOptions:
         """Raise what `submit` would raise of these options, and return what would hold (seed 0 if none is given)."""
-        return parse_options(
+        parsed = parse_options(
             options,
             vocab_size=self._capabilities.vocab_size,
             draw_seed=lambda: 0,
             recommended=self._facts.recommended_sampling,
         )
+        compiled_for(parsed.grammar, self._facts)
+        return parsed
 
     def count_tokens(self, x: Any, /, **options: Any) -> int:
         """Tokens of a prompt as `submit` would send it: text through the chat template, messages, or ids."""
