@@ -156,6 +156,46 @@ _OTHERS = frozenset(
 """Known to JSON Schema and not enforced; the compiler names most of them itself."""
 
 
+def closed(schema: Schema) -> tuple[Schema, list[str]]:
+    """The schema with its plain objects limited to the properties that they list, and where that was done.
+
+    JSON Schema lets any other property in unless `additionalProperties` says no; a model then goes on inventing some.
+    Whatever fits the closed schema fits the open one. An object stays open where more than one schema speaks of it,
+    and where `additionalProperties` is written out.
+    """
+    several = any(_combines(node) for _, node in nodes(schema))
+    places = [path for path, node in nodes(schema) if isinstance(node, dict) and not several and _may_close(node)]
+    for path in sorted(places, key=len, reverse=True):
+        schema = _with(schema, (*path, "additionalProperties"), False)
+    return schema, [pointer(path) for path in places]
+
+
+_ABOUT_OBJECTS = frozenset(
+    ["properties", "required", "additionalProperties", "patternProperties", "minProperties", "maxProperties"]
+)
+
+
+def _combines(node: Schema) -> bool:
+    """Whether an object would have to fit this node and another schema at the same time."""
+    if not isinstance(node, dict):
+        return False
+    branches = node.get("allOf")
+    if isinstance(branches, list) and len(branches) > 1:
+        return True
+    others = {"allOf", "anyOf", "oneOf", "$ref", "if", "dependentSchemas", "not"} & node.keys()
+    return bool(others) and (bool(_ABOUT_OBJECTS & node.keys()) or len(others) > 1)
+
+
+def _may_close(node: dict[str, Any]) -> bool:
+    properties, required = node.get("properties"), node.get("required", [])
+    open_by_name = {"additionalProperties", "patternProperties", "unevaluatedProperties"} & node.keys()
+    if not isinstance(properties, dict) or open_by_name or "enum" in node or "const" in node:
+        return False
+    listed = isinstance(required, list) and all(name in properties for name in required)
+    least = node.get("minProperties", 0)
+    return listed and isinstance(least, int) and least <= len(properties)
+
+
 def locate(schema: Schema, error: str, error_of: Callable[[Schema], str]) -> str:
     """The innermost subschema that brings an error about: with anything in its place the error is another, or none.
 
@@ -184,6 +224,8 @@ def _with(value: Any, path: tuple[str | int, ...], new: Any) -> Any:
     key, rest = path[0], path[1:]
     if isinstance(value, list):
         return [_with(one, rest, new) if at == key else one for at, one in enumerate(value)]
+    if key not in value:
+        return {**value, key: new}
     return {name: _with(one, rest, new) if name == key else one for name, one in value.items()}
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.core.grammar import GrammarKind, with_ascii_digits
+from mlx_notebook.core.schema import closed
 from mlx_notebook.engine.choices import ChoiceTally
 from mlx_notebook.engine.grammar_faults import fault_of, notes_on, refuse_endless
 from mlx_notebook.engine.matcher import Matcher
@@ -286,7 +287,8 @@ def source_of(kind: GrammarKind, value: Any) -> str:
     from llguidance import LLMatcher
 
     if kind is GrammarKind.JSON_SCHEMA:
-        return str(LLMatcher.grammar_from_json_schema(json.dumps(value), overrides=JSON_FORM))  # type: ignore[arg-type]
+        text = json.dumps(closed(value)[0])
+        return str(LLMatcher.grammar_from_json_schema(text, overrides=JSON_FORM))  # type: ignore[arg-type]
     if kind is GrammarKind.REGEX:
         return str(LLMatcher.grammar_from_regex(with_ascii_digits(value)))
     if kind is GrammarKind.CHOICES:

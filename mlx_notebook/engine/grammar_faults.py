@@ -106,6 +106,10 @@ def notes_on(spec: GrammarSpec, warnings: Sequence[str]) -> tuple[Reason, ...]:
         found.setdefault("oneOf", Reason("grammar-unenforced", text))
     for key, places in schemas.unknown_keywords(schema).items():
         add("grammar-unenforced", key, places, ": JSON Schema knows no such keyword")
+    shut = schemas.closed(schema)[1]
+    if shut:
+        text = f"the object at {_listed(shut)} gets its listed properties only; additionalProperties: true opens it"
+        found["closed"] = Reason("grammar-closed", f"json_schema: {text}.")
     return tuple(found.values())
 
 

@@ -101,6 +101,11 @@ class Handle:
         return self._record.reasoning
 
     @property
+    def shaped(self) -> bool:
+        """Whether the answer is held to a shape."""
+        return self._record.row.request.shape.grammar is not None
+
+    @property
     def title(self) -> str:
         """The first line of what the user wrote."""
         return self._record.row.request.title
