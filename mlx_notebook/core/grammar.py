@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -81,14 +82,12 @@ def check_json_schema(name: str, value: Any) -> GrammarSpec:
 
 def check_regex(name: str, value: Any) -> GrammarSpec:
     """A pattern, as text or as `re.compile` gives it (without flags)."""
-    pattern = getattr(value, "pattern", value)
+    pattern = value.pattern if isinstance(value, re.Pattern) else value
     if not isinstance(pattern, str):
         raise TypeError(f"{name}: a pattern as text, not {type(pattern).__name__}")
-    flags = getattr(value, "flags", 32)
-    if flags != 32:  # re.UNICODE, which every text pattern has
-        raise GrammarError(
-            f"{name}: flags of a compiled pattern are not taken; write them into it, as in (?i)", option=name
-        )
+    if isinstance(value, re.Pattern) and value.flags != re.compile(pattern).flags:
+        text = f"{name}: flags given to re.compile are not taken; write them into the pattern, as in (?i)"
+        raise GrammarError(text, option=name)
     _check_text(name, pattern, MAX_PATTERN)
     return GrammarSpec(GrammarKind.REGEX, pattern)
 

@@ -66,7 +66,7 @@ def _place_in_text(spec: GrammarSpec, said: str) -> str:
     caret = re.search(r"^ {4}(.*)\n {4}( *)\^", said, re.MULTILINE)  # the regex parser points below the pattern
     if spec.kind is GrammarKind.REGEX:
         return f"column {len(caret.group(2)) + 1}" if caret is not None else ""
-    at = re.match(r"at (\d+)\((\d+)\)", said)
+    at = re.match(r"(?:at )?(\d+)\((\d+)\):", said)
     if spec.kind is GrammarKind.GRAMMAR and at is not None:
         return f"line {at.group(1)}, column {at.group(2)}"
     return ""
@@ -78,7 +78,7 @@ def _in_short(said: str) -> str:
     if error is not None:
         return error.group(1)
     first = said.splitlines()[0] if said else "no reason given"
-    return re.sub(r"^at \d+\(\d+\): ", "", first)[:300]
+    return re.sub(r"^(at )?\d+\(\d+\): ", "", first)[:300]
 
 
 def notes_on(spec: GrammarSpec, warnings: Sequence[str]) -> tuple[Reason, ...]:

@@ -46,6 +46,7 @@ def looped() -> dict[str, Any]:
     return schema
 
 
+FLAGGED = re.compile("a", re.IGNORECASE)
 SHAPES = ("json_schema", "regex", "choices", "grammar")
 
 
@@ -97,7 +98,7 @@ CASES: list[tuple[str, list[Any], list[Any], list[Any]]] = [
         ["{", '{"a": ', {"const": float("nan")}, {"const": 10**400}, deep(70), "[" * 100_000, {"enum": [0] * 20_001}],
         [5, [1], "[1]", {1: {}}, {"const": b"x"}, {"const": {1}}, looped()],
     ),
-    ("regex", ["a+", re.compile("a|b"), ""], ["x" * 16_385, "\ud800", re.compile("a", re.I)], [5, b"a", ["a"]]),
+    ("regex", ["a+", re.compile("(?i)a|b"), ""], ["x" * 16_385, "\ud800", FLAGGED], [5, b"a", ["a"]]),
     (
         "choices",
         [["yes", "no"], ("a",), iter("ab"), ["a", "a"], {"a", "b"}],
