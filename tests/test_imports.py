@@ -23,11 +23,13 @@ HEAVY = {
     "ipykernel",
     "ipywidgets",
     "jinja2",
+    "llguidance",
     "matplotlib",
     "mlx",
     "mlx_lm",
     "numpy",
     "pandas",
+    "pydantic",
     "tokenizers",
     "traitlets",
     "transformers",
@@ -50,7 +52,7 @@ MAY_IMPORT = {
 
 # The names of the public interface, whatever else is exported.
 PUBLIC = """
-Cancelled Gateway GatewayClosed GatewayDead Handle MlxNotebookError ModelLoadError ModelNotFound OverBudget OverContext
+Cancelled Gateway GatewayClosed GatewayDead GrammarError Handle MlxNotebookError ModelLoadError ModelNotFound OverBudget OverContext
 Placement PlacementMismatch QueueFull Reason Result RowFailed UnsupportedRequest as_completed current doctor gateways
 generate get last models submit wait
 """

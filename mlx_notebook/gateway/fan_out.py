@@ -76,8 +76,8 @@ class FanOut(Later):
             a pydantic class) and `parse_error`; `choices` make a categorical `choice` instead of `parsed`, with
             `logprobs` also `p_CHOICE` for each, the model's probability (`Result.probabilities`). Rows that cannot be
             run (missing, empty, too long) are printed before the first token; a line at the end counts the outcomes.
-            Each row's seed comes from (seed, row, sample) by `mlx_notebook.core.seeds.row_seed`, so that `submit` with that seed draws the
-            same answer alone.
+            Each row's seed comes from (seed, row, sample) by `mlx_notebook.core.seeds.row_seed`, so that `submit` with
+            that seed draws the same answer alone.
 
         Raises:
             TypeError, ValueError, UnsupportedRequest: the call is wrong; it is named.

@@ -107,7 +107,7 @@ def _objects(values: list[Any]) -> Any:
     cells = np.empty(len(values), dtype=object)
     for at, value in enumerate(values):
         cells[at] = value  # one by one: a list as a value is one value, not a row of them
-    return pd.Series(cells)
+    return pd.Series(cells, dtype=object)
 
 
 def _typed(values: list[Any], kind: ColumnKind) -> Any:
