@@ -39,9 +39,9 @@ def deep(levels: int) -> dict[str, Any]:
     return schema
 
 
-def looped() -> dict[str, Any]:
+def looped() -> dict[Any, Any]:
     """Refers to itself, beside a key of a wrong type."""
-    schema: dict[str, Any] = {1: 2}
+    schema: dict[Any, Any] = {1: 2}
     schema["items"] = schema
     return schema
 

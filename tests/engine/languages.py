@@ -120,7 +120,7 @@ def _arrays_of(schema: dict[str, Any], defs: dict[str, Any]) -> Iterable[str]:
         kinds = [prefix[at] if at < len(prefix) else rest for at in range(count)]
         if any(kind is False for kind in kinds):
             continue
-        ways = [list(itertools.islice(_values(kind, defs), MOST)) for kind in kinds]
+        ways = [list(itertools.islice(_values(kind, defs), MOST)) for kind in kinds if isinstance(kind, dict)]
         for parts in itertools.product(*ways):
             yield "[" + ", ".join(parts) + "]"
 

@@ -87,7 +87,7 @@ def test_choices_are_a_categorical_column_with_probabilities(gw: Gateway) -> Non
     assert (frame[["p_yes", "p_no"]].sum(axis=1) - 1).abs().max() < 1e-6
     assert (frame[["p_yes", "p_no"]].idxmax(axis=1).str[2:] == frame.choice.astype(str)).all()
     plain = gw.map(DATA, "the {animal}", choices=["yes", "no"], progress=False)
-    assert [name for name in plain if name.startswith("p_")] == []
+    assert [name for name in plain if str(name).startswith("p_")] == []
     assert "parsed" not in plain
 
 
@@ -117,7 +117,7 @@ def test_an_earlier_run_is_gone_on_with_from_its_file_and_from_its_frame(
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:2]))
     same = {"seed": 4, "temperature": 1.0, "progress": False, **options}
-    columns = [name for name in whole if not name.endswith("_ms") and name != "cached_tokens"]
+    columns = [name for name in whole if not str(name).endswith("_ms") and name != "cached_tokens"]
     from_file = gw.map(DATA, "the {animal}", resume=path, **same)
     pd.testing.assert_frame_equal(from_file[columns], whole[columns])
     from_frame = gw.map(DATA, "the {animal}", resume=whole.iloc[[2, 0]], **same)
@@ -137,7 +137,7 @@ def test_what_cannot_be_expanded_is_refused(gw: Gateway, options: dict[str, Any]
     with pytest.raises(ValueError, match=said):
         gw.map(DATA, "the {animal}", progress=False, **options)
     with pytest.raises(TypeError, match="expand=1"):
-        gw.map(DATA, "the {animal}", progress=False, expand=1)
+        gw.map(DATA, "the {animal}", progress=False, expand=1)  # type: ignore[arg-type]
 
 
 def test_settings_with_shapes_are_compared(gw: Gateway) -> None:

@@ -121,7 +121,7 @@ def test_choices_have_probabilities_where_log_probabilities_are_asked_for(gatewa
     assert result.probabilities is not None
     assert list(result.probabilities) == ["yes", "no", "maybe"]
     assert sum(result.probabilities.values()) == pytest.approx(1.0)
-    assert max(result.probabilities, key=lambda one: result.probabilities[one]) == result.text
+    assert max(result.probabilities.items(), key=lambda pair: pair[1])[0] == result.text
     assert result.undecided == 0.0
     assert gateway.generate("a", choices=["yes", "no"]).probabilities is None
     assert "logprobs-masked" in {reason.code for reason in result.placement.reasons}
@@ -191,7 +191,7 @@ def test_cancels_deadlines_failures_and_closing_free_every_matcher() -> None:
     before = matchers.live
     model, tokenizer = small("llama")
     with Gateway.from_loaded(model, tokenizer, batch=2) as gateway:
-        endless = {"regex": "[a-z]+x{400}", "max_tokens": 400}
+        endless: dict[str, Any] = {"regex": "[a-z]+x{400}", "max_tokens": 400}
         running = threading.Event()
         first = gateway.submit("a", on_token=lambda *_: running.set(), **endless)
         second = gateway.submit("b", **endless)
