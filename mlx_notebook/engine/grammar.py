@@ -313,4 +313,4 @@ def limits() -> Any:
 
 def estimate(spec: GrammarSpec) -> int:
     """Bytes that a compiled grammar takes, roughly: the library does not say; see docs/design.md."""
-    return 64 * 1024 + 256 * len(spec.source)
+    return 128 * 1024 + 64 * len(spec.source)
