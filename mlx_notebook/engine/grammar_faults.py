@@ -58,7 +58,7 @@ def fault_of(spec: GrammarSpec, error: str, error_of: Callable[[Any], str]) -> G
         place = _place_in_text(spec, said)
         where = f" at {place}" if place else ""
     words = "it can never be satisfied" if said.startswith(_NEVER) else "it cannot be used"
-    shown = "" if said.startswith("NoExtension") else f": {_in_short(said)}"
+    shown = "" if said.startswith("NoExtension") else f": {_in_short(said).removeprefix('Unsatisfiable schema: ')}"
     return GrammarError(f"{spec.kind}{where}: {words}{shown}", option=str(spec.kind), place=place)
 
 
