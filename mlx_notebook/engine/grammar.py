@@ -11,6 +11,7 @@ by vocabulary and source, least recently used first out, by an estimate of their
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import threading
@@ -60,12 +61,19 @@ class Vocabulary:
     Args:
         tokenizer: a Hugging Face tokenizer (or mlx-lm's wrapper around one) with a fast backend.
         eos_ids: the ids that end a row.
+        tokenizer_lock: held while the tokenizer is read, if other threads use it too.
 
     Raises (when it is made): ValueError where the tokenizer is of a kind that cannot be read.
     """
 
-    def __init__(self, tokenizer: Any, eos_ids: Iterable[int]) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        eos_ids: Iterable[int],
+        tokenizer_lock: contextlib.AbstractContextManager[Any] | None = None,
+    ) -> None:
         self._tokenizer: Any = tokenizer
+        self._tokenizer_lock = tokenizer_lock if tokenizer_lock is not None else contextlib.nullcontext()
         self.eos_ids = tuple(sorted(eos_ids))
         self._lock = threading.Lock()
         self._made: Any = None
@@ -94,7 +102,8 @@ class Vocabulary:
         backend = getattr(self._tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise ValueError("the model's tokenizer is not one of the fast kind")
-        text = backend.to_str()
+        with self._tokenizer_lock:
+            text = backend.to_str()
         self._key = hashlib.sha256(f"{self.eos_ids}{text}".encode()).hexdigest()
         with _vocabularies_lock:
             made = _vocabularies.get(self._key)

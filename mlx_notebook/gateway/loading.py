@@ -128,6 +128,6 @@ def _serve(loaded: LoadedModel, serving: Serving) -> tuple[Backend, ModelFacts]:
         model=loaded.model,
         tokenizer=loaded.tokenizer,
         thinking=_marks_of(loaded.tokenizer),
-        vocabulary=Vocabulary(loaded.tokenizer, loaded.eos_token_ids),
+        vocabulary=Vocabulary(loaded.tokenizer, loaded.eos_token_ids, tokenization.lock),
     )
     return backend, facts
