@@ -94,11 +94,15 @@ def _masks(rows: Sequence[RowState], masks: MaskFiller, failed: Failed) -> dict[
     if not shaped:
         return found
     width = _placed(shaped[0][0])[0].shape[-1]
-    filled = masks.fill([grammar for _, grammar in shaped], width)
-    for (row, grammar), mask in zip(shaped, filled, strict=True):
+    try:
+        filled = list(masks.fill([grammar for _, grammar in shaped], width))
+    except BaseException:  # noqa: BLE001 - the library panics; whose grammar it was shows when each is asked alone
+        filled = []
+    for at, (row, grammar) in enumerate(shaped):
         try:
+            mask = filled[at] if filled else masks.fill([grammar], width)[0]
             grammar.check(mask)
-        except Exception as error:  # noqa: BLE001 - that row has no way on; the others do
+        except BaseException as error:  # noqa: BLE001 - that row has no way on; the others do
             failed.append((row, as_text(error)))
         else:
             found[id(row)] = mask

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from llguidance import LLParserLimits
 
 from mlx_notebook.core.request import UserCode
 from mlx_notebook.engine import draws
@@ -277,6 +278,60 @@ def test_a_row_with_nothing_left_to_draw_fails_and_no_other() -> None:
     check_choices("llama", rows[1], told[1])
     check_alone("llama", rows[2], told[2], COUNT)
     assert told[3].text == "the"
+
+
+class Panicking:
+    """A matcher of the library's that ends as native code may; everything else is the real one's."""
+
+    def __init__(self, native: Any, after: int) -> None:
+        self._native, self._left = native, after
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._native, name)
+
+    def unsafe_compute_mask_ptr(self, *where: int) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise BaseException("index out of bounds")  # noqa: TRY002 - a panic is no Exception
+        self._native.unsafe_compute_mask_ptr(*where)
+
+
+def test_a_library_that_panics_fails_that_row_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = compiled(regex="[a-z]{40}")
+    rows = [Coming(random_prompt(5 + at), shape=shape) for at in range(3)] + [Coming(random_prompt(9))]
+    start, made = type(shape).start, []
+
+    def second_panics(self: Any, **how: Any) -> Any:
+        matcher = start(self, **how)
+        made.append(matcher)
+        if len(made) == 2:
+            matcher._native = Panicking(matcher._native, after=4)
+        return matcher
+
+    monkeypatch.setattr(type(shape), "start", second_panics)
+    told = in_traffic("llama", rows, COUNT)
+    monkeypatch.undo()
+    assert told[1].error is not None
+    assert "index out of bounds" in told[1].error[0]
+    for at in (0, 2):
+        assert told[at].finish == ("length", "max_tokens")
+        check_choices("llama", rows[at], told[at])
+    check_alone("llama", rows[3], told[3], COUNT)
+
+
+def test_a_grammar_that_becomes_too_complex_fails_its_row_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlx_notebook.engine import grammar
+
+    tight = LLParserLimits(step_max_items=60, verbose_errors=False)
+    monkeypatch.setattr(grammar, "limits", lambda: tight)
+    monkeypatch.setattr(grammar, "WALKED", 0)
+    shape = compiled(grammar='start: s\ns: s s | "(" s ")" | "a" | "b" | "ab"')
+    monkeypatch.undo()
+    rows = [Coming(random_prompt(5), shape=shape), Coming(random_prompt(6), shape=compiled(regex="[a-z]{300}"))]
+    told = in_traffic("llama", [*rows, Coming(random_prompt(9))], 30)
+    assert told[0].error is not None
+    assert "too complex" in told[0].error[0]
+    assert told[1].finish == told[2].finish == ("length", "max_tokens")
 
 
 def test_a_processor_reaches_no_token_that_the_grammar_excludes() -> None:
