@@ -79,6 +79,8 @@ def parse_answer(
 
 
 def _value_of(spec: GrammarSpec, text: str, model_class: Any) -> Parsed:
+    if spec.kind is GrammarKind.CHOICES:
+        return Parsed(_choice(spec.value, text))
     if spec.kind is not GrammarKind.JSON_SCHEMA:
         return Parsed(text)
     try:
@@ -92,6 +94,13 @@ def _value_of(spec: GrammarSpec, text: str, model_class: Any) -> Parsed:
     except Exception as error:  # noqa: BLE001 - a validator is the user's code, and may raise anything
         shown = " ".join(str(error).split())
         return Parsed(error=f"{model_class.__name__} refused it: {shown[:SHOWN]}")
+
+
+def _choice(choices: list[str], text: str) -> str:
+    """The choice that a text is: some tokenizers leave out the space that a text begins with."""
+    return next((one for one in choices if one == text), "") or next(
+        (one for one in choices if one.removeprefix(" ") == text), text
+    )
 
 
 def _why_cut(reason: FinishReason | None, detail: FinishDetail | None, max_tokens: int) -> str:
