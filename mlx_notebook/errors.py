@@ -8,6 +8,7 @@
     +-- OverContext              (also ValueError)
     +-- OverBudget               (also MemoryError)
     +-- UnsupportedRequest       (also ValueError)
+    +-- GrammarError             (also ValueError)
     +-- PlacementMismatch        (also ValueError)
     +-- GatewayClosed
     +-- GatewayDead
@@ -119,6 +120,20 @@ class UnsupportedRequest(MlxNotebookError, ValueError):  # noqa: N818 - a public
     def __init__(self, message: str, *, reasons: Sequence[Reason] = ()) -> None:
         super().__init__(message)
         self.reasons = tuple(reasons)
+
+
+class GrammarError(MlxNotebookError, ValueError):
+    """A schema, pattern, list of choices or grammar that no answer can be held to; nothing was submitted.
+
+    Attributes:
+        option: `json_schema`, `regex`, `choices` or `grammar`.
+        place: where in it: a JSON pointer ("/properties/age"), "line 2, column 7", "choice 3"; empty for all of it.
+    """
+
+    def __init__(self, message: str, *, option: str = "", place: str = "") -> None:
+        super().__init__(message)
+        self.option = option
+        self.place = place
 
 
 class PlacementMismatch(MlxNotebookError, ValueError):  # noqa: N818 - a public name, fixed

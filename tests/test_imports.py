@@ -23,11 +23,13 @@ HEAVY = {
     "ipykernel",
     "ipywidgets",
     "jinja2",
+    "llguidance",
     "matplotlib",
     "mlx",
     "mlx_lm",
     "numpy",
     "pandas",
+    "pydantic",
     "tokenizers",
     "traitlets",
     "transformers",
@@ -50,9 +52,9 @@ MAY_IMPORT = {
 
 # The names of the public interface, whatever else is exported.
 PUBLIC = """
-Cancelled Gateway GatewayClosed GatewayDead Handle MlxNotebookError ModelLoadError ModelNotFound OverBudget OverContext
-Placement PlacementMismatch QueueFull Reason Result RowFailed UnsupportedRequest as_completed current doctor gateways
-generate get last models submit wait
+Cancelled Gateway GatewayClosed GatewayDead GrammarError Handle MlxNotebookError ModelLoadError ModelNotFound
+OverBudget OverContext Placement PlacementMismatch QueueFull Reason Result RowFailed UnsupportedRequest as_completed
+current doctor gateways generate get last models submit wait
 """
 
 NOT_FOR_CORE = {"mlx", "mlx_lm", "threading", "asyncio", "time", "datetime", "IPython", "socket", "subprocess", "numpy"}

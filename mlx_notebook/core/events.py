@@ -115,6 +115,7 @@ class RowOutcome:
     shown now: text that could still begin a stop string is held back until it can't. `finish`
     is set where the row ended at this token by its own doing (end of sequence, stop string,
     callback, length). `error` is (message, traceback text): that row ends, the others go on.
+    `shares` are the probability of each choice, then how much of that is a guess: at the end of a row that asked.
     `user_ns` is what the row's own code (callback, processors) took, where that was worth a word, else 0.
     """
 
@@ -125,6 +126,7 @@ class RowOutcome:
     finish: tuple[FinishReason, FinishDetail] | None = None
     error: tuple[str, str] | None = None
     user_ns: int = 0
+    shares: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

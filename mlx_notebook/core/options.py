@@ -13,15 +13,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from mlx_notebook.core.grammar import CHECKS, GrammarKind, GrammarSpec, is_model_class, only_one
 from mlx_notebook.core.placement import Reason
 from mlx_notebook.core.request import SamplingOptions
 from mlx_notebook.errors import UnsupportedRequest
 
 LATER_OPTIONS = {
-    "json_schema": "answers with a shape",
-    "regex": "answers with a shape",
-    "choices": "answers with a shape",
-    "grammar": "answers with a shape",
     "adapter": "adapters",
     "images": "media",
     "tools": "tool calls",
@@ -64,6 +61,8 @@ class ParsedOptions:
     allow_special: bool = False
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     logits_processors: tuple[Callable[[Any, Any], Any], ...] = ()
+    grammar: GrammarSpec | None = None
+    model_class: type | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """What holds, as plain values under the public option names (callables by name)."""
@@ -74,6 +73,9 @@ class ParsedOptions:
             values[name] = getattr(self, name)
         values["chat_template_kwargs"] = dict(self.chat_template_kwargs)
         values["logits_processors"] = [getattr(p, "__name__", type(p).__name__) for p in self.logits_processors]
+        values |= {str(kind): None for kind in GrammarKind}
+        if self.grammar is not None:
+            values[str(self.grammar.kind)] = self.grammar.value
         return values
 
 
@@ -95,6 +97,7 @@ def parse_options(
     Raises:
         TypeError: an unknown name (the nearest known one is said) or a value of the wrong type.
         ValueError: a value out of its range, which is said.
+        GrammarError: a shape that is too large, too deep, empty or no JSON.
         UnsupportedRequest: a name that a later version brings.
     """
     refuse_unknown(options)
@@ -115,13 +118,21 @@ def parse_options(
     other = {
         name: _OTHER_CHECKS[name](name, value, vocab_size) for name, value in values.items() if name in _OTHER_CHECKS
     }
-    return ParsedOptions(sampling=SamplingOptions(**checked), seed_given=seed_given, **other)
+    shapes = [check(str(kind), values[kind]) for kind, check in CHECKS.items() if kind in values]
+    schema = values.get(GrammarKind.JSON_SCHEMA)
+    return ParsedOptions(
+        sampling=SamplingOptions(**checked),
+        seed_given=seed_given,
+        grammar=only_one(shapes),
+        model_class=schema if is_model_class(schema) else None,
+        **other,
+    )
 
 
 def refuse_unknown(options: Iterable[str]) -> None:
     """Raise for the first name that is no option: with our spelling, the nearest name, or what brings it."""
     for name in options:
-        if name in _SAMPLING_CHECKS or name in _OTHER_CHECKS or name == "sampling":
+        if name in _SAMPLING_CHECKS or name in _OTHER_CHECKS or name in _SHAPES or name == "sampling":
             continue
         if name in LATER_OPTIONS:
             text = f"option {name!r} is not served by this version: {LATER_OPTIONS[name]} come with a later one."
@@ -136,7 +147,7 @@ def refuse_unknown(options: Iterable[str]) -> None:
 
 def option_names() -> list[str]:
     """Every option that this version serves, in alphabetical order."""
-    return sorted([*_SAMPLING_CHECKS, *_OTHER_CHECKS, "sampling"])
+    return sorted([*_SAMPLING_CHECKS, *_OTHER_CHECKS, *_SHAPES, "sampling"])
 
 
 # ---------------------------------------------------------------- checks, one a kind of value
@@ -292,6 +303,8 @@ _SAMPLING_CHECKS: dict[str, Check] = {
     "stop": _stop,
     "logprobs": _logprobs,
 }
+
+_SHAPES = tuple(str(kind) for kind in GrammarKind)
 
 _OTHER_CHECKS: dict[str, Check] = {
     "system": _text,

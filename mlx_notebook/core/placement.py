@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from mlx_notebook.core.projection import CacheCost
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mlx_notebook.core.request import RequestShape
 
 
@@ -91,8 +93,12 @@ class Placement:
         }
 
 
-def resolve(shape: RequestShape, capabilities: Capabilities, epoch: int) -> Placement:
-    """Place one request: pure, and every feature is either used or named in the reasons."""
+def resolve(shape: RequestShape, capabilities: Capabilities, epoch: int, notes: Sequence[Reason] = ()) -> Placement:
+    """Place one request: pure, and every feature is either used or named in the reasons.
+
+    Args:
+        notes: what the compiler of the request's grammar has to say.
+    """
     exclusions: list[Reason] = []
     if not capabilities.continuous:
         exclusions.append(
@@ -105,6 +111,11 @@ def resolve(shape: RequestShape, capabilities: Capabilities, epoch: int) -> Plac
     if not capabilities.prompt_cache:
         advice.append(
             Reason("prompt-cache-unavailable", "The whole prompt is computed: this version keeps no prompt cache.")
+        )
+    advice += notes
+    if shape.grammar is not None and shape.sampling.logprobs is not None:
+        advice.append(
+            Reason("logprobs-masked", "Log-probabilities are of the distribution over what the grammar allows.")
         )
     return Placement(
         mechanism=Mechanism.SERIAL if exclusions else Mechanism.CONTINUOUS,

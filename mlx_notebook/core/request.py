@@ -6,11 +6,13 @@ Nothing here knows a model; `core.options` turns a user's keywords into these.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextvars import Context
+
+    from mlx_notebook.core.grammar import GrammarSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class RequestShape:
 
     `seed_given` says whether the user named the seed; the seed itself is in `sampling`.
     `eos_ids` are the tokens that end the row (counted, kept in `token_ids`, not in `text`).
+    `grammar` is what the answer is held to, once the tokens `grammar_after` have come (none: from the first token on).
     """
 
     prompt_ids: tuple[int, ...]
@@ -59,6 +62,8 @@ class RequestShape:
     seed_given: bool = False
     has_processors: bool = False
     has_callback: bool = False
+    grammar: GrammarSpec | None = None
+    grammar_after: tuple[int, ...] = ()
 
     def without_seed(self) -> RequestShape:
         """The same shape with the seed left out, to compare requests that named none."""
@@ -86,6 +91,8 @@ class Request:
     `title` is the first line of what the user wrote, for views.
     `owned` are native resources that somebody must release exactly once (grammar matchers,
     media embeddings); the gateway owns them until the row opens, the backend from then on.
+    `compiled` is the shape's grammar, compiled: shared, and only the engine starts anything from it.
+    `model_class` is the pydantic class that a JSON answer is to become an object of.
     `boundaries` are prompt positions, ascending, where another prompt is likely to part from this one.
     """
 
@@ -99,6 +106,8 @@ class Request:
     boundaries: tuple[int, ...] = ()
     code: UserCode = field(default_factory=UserCode)
     owned: tuple[Callable[[], None], ...] = ()
+    compiled: Any = None
+    model_class: type | None = None
 
 
 def with_limit(request: Request, max_tokens: int) -> Request:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mlx_notebook.core.placement import Placement
 
 
@@ -27,7 +29,14 @@ class Result:
 
     `token_ids` holds every generated token, the end-of-sequence token and a stop string's tokens too;
     `text` ends before either. `reasoning` is what stood inside the model's thinking marks, which `text` does not
-    hold; None where it did not think. A figure that never came to be (no first token) is None.
+    hold; None where it did not think.
+
+    `parsed` is what an answer with a shape says: of a JSON schema the value (or the pydantic object), else the text;
+    None where it is not complete, and `parse_error` says why. `probabilities` are those of `choices`, where
+    log-probabilities were asked for: the model's own, over what the grammar allows step by step; they sum to 1, and
+    `undecided` is how much of that was split evenly because the model did not go that way.
+
+    A figure that never came to be (no first token) is None.
     """
 
     text: str
@@ -49,12 +58,21 @@ class Result:
     model: str
     placement: Placement
     reasoning: str | None = None
+    parsed: Any = None
+    parse_error: str | None = None
+    probabilities: Mapping[str, float] | None = None
+    undecided: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values (the placement as a dictionary), ready for JSON."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         values["token_ids"] = list(self.token_ids)
         values["placement"] = self.placement.to_dict()
+        dump = getattr(self.parsed, "model_dump", None)  # a pydantic object's
+        if callable(dump):
+            values["parsed"] = dump(mode="json")
+        if self.probabilities is not None:
+            values["probabilities"] = dict(self.probabilities)
         if self.logprobs is not None:
             values["logprobs"] = [
                 {"token_id": p.token_id, "logprob": p.logprob, "top": [list(pair) for pair in p.top]}

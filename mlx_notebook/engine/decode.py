@@ -1,8 +1,8 @@
 """One decode step of a batch: dispatch the forward of the next tokens, read these, commit them row by row.
 
 The device is never left waiting for Python: by the time a token is read, the next forward is under way, and
-for rows without host code in between so is the next draw. At a row's end by its own doing its part of that one
-forward is wasted, never more, and no user code runs after the last token.
+for rows without host code in between so is the next draw (`held` has the others). At a row's end by its own doing
+its part of that one forward is wasted, never more, and no user code runs after the last token.
 
 A row that was just prefilled has nothing to commit yet: its first step feeds the last prompt token.
 """
@@ -10,20 +10,23 @@ A row that was just prefilled has nothing to commit yet: its first step feeds th
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import mlx.core as mx
 
 from mlx_notebook.core.events import RowOutcome
 from mlx_notebook.core.rows import FinishDetail, FinishReason
+from mlx_notebook.engine.held import draw_held
 from mlx_notebook.engine.sampling import draw_rows
-from mlx_notebook.engine.usercode import processed, take_time, wants_more
+from mlx_notebook.engine.usercode import take_time, wants_more
 from mlx_notebook.failure import as_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mlx_notebook.core.results import TokenLogprob
+    from mlx_notebook.engine.masks import MaskFiller
+    from mlx_notebook.engine.matcher import Matcher
     from mlx_notebook.engine.row import RowState
     from mlx_notebook.engine.stores.store import Store
 
@@ -49,13 +52,14 @@ def dispatch(store: Store, rows: Sequence[RowState], context_length: int | None)
             row.remember_known()
         elif row.reach != 0:
             row.remember(row.ready.token)
-    free = [(place, row) for place, row in enumerate(places) if row is not None and not row.hosted]
+    free = [(place, row) for place, row in enumerate(places) if row is not None and not row.held]
     if free:
         waits += _draw_ahead(free, logits)
-    hosted = [(place, row) for place, row in enumerate(places) if row is not None and row.hosted]
-    for place, row in hosted:
-        row.logits = logits[place : place + 1]
-        waits.append(row.logits)
+    held = [(place, row) for place, row in enumerate(places) if row is not None and row.held]
+    for place, row in held:
+        row.logits = logits, place
+    if held:
+        waits.append(logits)
     mx.async_eval(waits)  # type: ignore[no-untyped-call]
     return logits
 
@@ -113,7 +117,9 @@ def read(rows: Sequence[RowState]) -> list[Read | None]:
     return [None if row.ready is None else row.ready.read() for row in rows]
 
 
-def commit(rows: Sequence[RowState], tokens: Sequence[Read | None], context_length: int | None) -> list[RowOutcome]:
+def commit(
+    rows: Sequence[RowState], tokens: Sequence[Read | None], context_length: int | None, masks: MaskFiller
+) -> list[RowOutcome]:
     """Make each token its row's own; whatever a row's user code raises ends that row and no other."""
     outcomes: dict[int, RowOutcome] = {}
     go_on: list[RowState] = []
@@ -125,7 +131,7 @@ def commit(rows: Sequence[RowState], tokens: Sequence[Read | None], context_leng
                 continue
         row.ready, row.ahead = row.ahead, None
         go_on.append(row)
-    for row, error in _draw_hosted([(row, row.logits) for row in go_on if row.logits is not None]):
+    for row, error in draw_held([row for row in go_on if row.logits is not None], masks):
         told = outcomes.get(row.request.id, RowOutcome(row.request.id, None))
         outcomes[row.request.id] = RowOutcome(
             row.request.id, told.token_id, told.text + row.text.flush(), told.logprob, error=error
@@ -138,15 +144,34 @@ def commit(rows: Sequence[RowState], tokens: Sequence[Read | None], context_leng
 
 
 def _commit_row(row: RowState, token_id: int, logprob: TokenLogprob | None, context_length: int | None) -> RowOutcome:
-    row.committed.append(token_id)
     shown: list[str] = []
+    if row.grammar is not None:
+        try:
+            _accept(row, row.grammar, token_id)
+        except Exception as error:  # noqa: BLE001 - a draw that the grammar does not allow never becomes the row's
+            return RowOutcome(row.request.id, None, row.text.flush(), error=as_text(error))
+    row.committed.append(token_id)
     try:
         finish = _advance(row, token_id, logprob, shown, context_length)
     except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit too; it is this row's failure
         failure = as_text(error)
         shown.append(row.text.flush())
         return RowOutcome(row.request.id, token_id, "".join(shown), logprob, error=failure)
-    return RowOutcome(row.request.id, token_id, "".join(shown), logprob, finish=finish)
+    tally = row.grammar.tally if row.grammar is not None and _is_whole(finish) else None
+    shares = tally.shares() if tally is not None else ()
+    return RowOutcome(row.request.id, token_id, "".join(shown), logprob, finish=finish, shares=shares)
+
+
+def _is_whole(finish: Finish | None) -> bool:
+    return finish is not None and finish[1] in (FinishDetail.GRAMMAR, FinishDetail.EOS)
+
+
+def _accept(row: RowState, grammar: Matcher, token_id: int) -> None:
+    """Move the row's grammar on; with it the sums over choices, if they are kept."""
+    grammar.accept(token_id)
+    if grammar.tally is not None and row.branches is not None:
+        ids, logprobs = row.branches
+        grammar.tally.step(ids, cast("list[float]", logprobs.tolist()), token_id)
 
 
 def _advance(
@@ -171,41 +196,10 @@ def _advance(
 def _stop_or_length(row: RowState, context_length: int | None) -> Finish | None:
     if row.text.stop.matched:
         return FinishReason.STOP, FinishDetail.STOP_STRING
+    if row.grammar is not None and row.grammar.satisfied:
+        return FinishReason.STOP, FinishDetail.GRAMMAR
     if len(row.committed) >= row.request.shape.sampling.max_tokens:
         return FinishReason.LENGTH, FinishDetail.MAX_TOKENS
     if context_length is not None and len(row.request.shape.prompt_ids) + len(row.committed) >= context_length:
         return FinishReason.LENGTH, FinishDetail.CONTEXT
     return None
-
-
-def _draw_hosted(rows: Sequence[tuple[RowState, mx.array]]) -> list[tuple[RowState, tuple[str, str]]]:
-    """The draws that had to wait for the rows' processors; the rows that failed, and why."""
-    failed: list[tuple[RowState, tuple[str, str]]] = []
-    ready: list[tuple[RowState, mx.array]] = []
-    for row, logits in rows:
-        try:
-            ready.append((row, _evaluated(processed(row, logits))))
-        except BaseException as error:  # noqa: BLE001 - user code
-            failed.append((row, as_text(error)))
-        row.logits = None
-    # Each in the type that its processors gave: a neighbour's wider one must not change how its numbers are rounded.
-    for dtype in dict.fromkeys(logits.dtype for _, logits in ready):
-        same = [(row, logits) for row, logits in ready if logits.dtype == dtype]
-        try:
-            _draw_together(same)
-        except BaseException as error:  # noqa: BLE001 - the others' tokens are committed: only these rows end
-            failed += [(row, as_text(error)) for row, _ in same]
-    return failed
-
-
-def _draw_together(rows: Sequence[tuple[RowState, mx.array]]) -> None:
-    together = rows[0][1] if len(rows) == 1 else mx.concatenate([logits for _, logits in rows])
-    drawn = draw_rows([row.sampler for row, _ in rows], [row.produced for row, _ in rows], together)
-    mx.eval(drawn[0].arrays)
-    for (row, _), one in zip(rows, drawn, strict=True):
-        row.ready = one
-
-
-def _evaluated(logits: mx.array) -> mx.array:
-    mx.eval(logits)  # now, so that what a processor made is this row's failure if it cannot be computed
-    return logits

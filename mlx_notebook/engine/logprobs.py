@@ -1,11 +1,12 @@
 """Log-probabilities of one step: of the tokens drawn and of the likeliest alternatives.
 
-They are of the distribution after bias, penalties and processors, before temperature and filters: what
-mlx-lm's `generate_step` yields, bit for bit for one row.
+They are of the distribution after bias, penalties, processors and the grammar's mask, before temperature and filters:
+what mlx-lm's `generate_step` yields, bit for bit for one row. What cannot be drawn at all is no alternative.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, cast
 
 import mlx.core as mx
@@ -55,5 +56,6 @@ class PendingLogprobs:
         if count and self._top_ids is not None and self._top_values is not None:
             ids = cast("list[int]", self._top_ids[row].tolist())
             values = cast("list[float]", self._top_values[row].tolist())
-            top = sorted(zip(ids, values, strict=True), key=lambda pair: (-pair[1], pair[0]))[:count]
+            possible = [pair for pair in zip(ids, values, strict=True) if pair[1] != -math.inf]
+            top = sorted(possible, key=lambda pair: (-pair[1], pair[0]))[:count]
         return TokenLogprob(token_id, float(cast(float, self._chosen[row].item())), tuple(top))

@@ -24,6 +24,7 @@ from mlx_notebook.engine.backend import release_all
 from mlx_notebook.engine.determinism import check_deterministic
 from mlx_notebook.engine.detokenize import Detokenizer
 from mlx_notebook.engine.kv.convert import check_model, convert_due
+from mlx_notebook.engine.masks import MaskFiller
 from mlx_notebook.engine.parity import Choice, choose_store
 from mlx_notebook.engine.probe import capabilities_of
 from mlx_notebook.engine.prompt_cache import Entry, PromptCache
@@ -123,6 +124,7 @@ class MlxBackend:
         self._eos_token_ids = frozenset(eos_token_ids)
         self._requests: dict[int, Request] = {}
         self._rows: dict[int, RowState] = {}
+        self._masks = MaskFiller()
         self._steps = 0
         # On a GPU kernels are built for a shape when it is first run; with fixed places the load has run theirs.
         self._builds = together and not deterministic and mx.default_device() == mx.gpu
@@ -141,11 +143,16 @@ class MlxBackend:
         """
         self._requests[request.id] = request
         with mx.stream(self._stream):
-            row = self._row_for(request)
+            # Known from here on, so that `drop` frees it also where the rest fails.
+            row = self._rows[request.id] = self._row_for(request)
             if entry_id is not None and cached_tokens:
                 row.cache = self._entries.start(entry_id, cached_tokens)
                 row.fed = cached_tokens
-            self._rows[request.id] = row
+            if request.compiled is not None:
+                shape = request.shape
+                row.grammar = request.compiled.start(
+                    after=shape.grammar_after, tally=shape.sampling.logprobs is not None
+                )
 
     def prefill(self, instruction: Prefill) -> PrefillDone:
         """Compute known positions [start, stop) of each part, several parts in one forward.
@@ -178,7 +185,7 @@ class MlxBackend:
                 self._convert(rows)  # between this forward and the next
             except Exception as error:  # noqa: BLE001 - a forward or an allocation failed: the step's failure
                 return StepFailed(time.monotonic_ns(), instruction.row_ids, as_text(error))
-            outcomes = tuple(decode.commit(rows, tokens, limit))
+            outcomes = tuple(decode.commit(rows, tokens, limit, self._masks))
         self._steps += 1
         if self._steps % STEPS_BETWEEN_CLEANS == 0:
             mx.clear_cache()
@@ -210,6 +217,7 @@ class MlxBackend:
         finally:  # also where there is no room for an entry: its place in the store must not stay taken
             if row is not None:
                 self._store.forget(row)
+                row.close()
             if request is not None:
                 release_all(request)
 
@@ -250,6 +258,7 @@ class MlxBackend:
         for row_id in list(self._requests):
             self.drop(row_id)
         self._entries.clear()
+        self._masks.close()
         self._let_go()
 
     def _let_go(self) -> None:

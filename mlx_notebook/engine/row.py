@@ -13,6 +13,7 @@ from mlx_notebook.engine.stores.caches import nbytes_of
 if TYPE_CHECKING:
     from mlx_notebook.core.request import Request
     from mlx_notebook.engine.detokenize import TextStream
+    from mlx_notebook.engine.matcher import Matcher
     from mlx_notebook.engine.sampling import Drawn, Sampler
     from mlx_notebook.engine.stop import StopMatcher
 
@@ -40,8 +41,9 @@ class RowState:
     `fed` counts the tokens whose state the caches hold; `converted` says whether those were quantised where the
     scheme asks for it.
     `committed` are the output tokens so far. `ready` is the token that the next step commits; `ahead` the one after
-    it, where it could be sampled before `ready` was read; `logits` [1, V] stand in for `ahead` where user processors
-    must see `ready` first.
+    it, where it could be sampled before `ready` was read; `logits` (an array [R, V] and the row's place in it) stand
+    in for `ahead` where user processors or the grammar must see `ready` first. `grammar` is the row's own matcher.
+    `branches` are the ids that the grammar allowed for `ready` with their log-probabilities, where choices are summed.
     `user_ns` counts what the row's own code took since it was last asked.
     `history` [n] holds the last tokens, prompt and output, as far back as somebody looks.
     """
@@ -57,8 +59,10 @@ class RowState:
     converted: bool = False
     ready: Drawn | None = None
     ahead: Drawn | None = None
-    logits: mx.array | None = None
+    logits: tuple[mx.array, int] | None = None
     user_ns: int = 0
+    grammar: Matcher | None = None
+    branches: tuple[list[int], mx.array] | None = None
 
     @property
     def known(self) -> tuple[int, ...]:
@@ -75,6 +79,11 @@ class RowState:
     def hosted(self) -> bool:
         """Whether user code stands between a token and the draw of the next."""
         return bool(self.request.code.logits_processors)
+
+    @property
+    def held(self) -> bool:
+        """Whether a token must be known on the host before the next can be drawn."""
+        return self.grammar is not None or self.hosted
 
     @property
     def produced(self) -> int:
@@ -117,7 +126,12 @@ class RowState:
         self.cache, self.fed, self.converted = cache, 0, False
         self.ahead = self.logits = None
         if not self.hosted:
-            self.ready = None
+            self.ready = self.branches = None
+
+    def close(self) -> None:
+        """Free what the row owns beside arrays; again does nothing."""
+        if self.grammar is not None:
+            self.grammar.close()
 
     def held_bytes(self) -> int:
         """Bytes of the row's own caches."""

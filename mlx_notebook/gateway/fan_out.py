@@ -8,6 +8,7 @@ from mlx_notebook.core.options import ParsedOptions, parse_options
 from mlx_notebook.gateway import submission
 from mlx_notebook.gateway.estimate import Estimate, estimate_prompts
 from mlx_notebook.gateway.later import Later
+from mlx_notebook.gateway.shapes import compiled_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,6 +48,7 @@ class FanOut(Later):
         retry: str | None = None,
         progress: bool = True,
         n: int = 1,
+        expand: bool = False,
         **options: Any,
     ) -> DataFrame:
         """Answer many prompts and return a frame: one row a prompt, in order, under the data's own index.
@@ -63,14 +65,19 @@ class FanOut(Later):
             retry: "failed" runs again what failed in the run that is resumed (`last_map` if none is named).
             progress: show a live line where there is a place for one.
             n: answers a prompt; with more than one there is a column `sample`.
+            expand: with `json_schema`, a column of its own for each property of the object, with its type (`Int64`,
+                `float64`, `boolean`, `string`, categories for an enum of texts, else objects); one whose name is
+                a column's already is called `parsed.NAME`.
             options: as for `submit`. Only a Series means one value a row. `priority=-1` lets other cells go first.
 
         Returns:
             Columns `text, finish_reason, finish_detail, prompt_tokens, cached_tokens, generated_tokens, queue_ms,
-            ttft_ms, tpot_ms` (milliseconds), `seed, error`. Rows that cannot be run (missing, empty, too long) are
-            printed before the first token; a line at the end counts the outcomes. Each row's seed comes from
-            (seed, row, sample) by `mlx_notebook.core.seeds.row_seed`, so that `submit` with that seed draws the
-            same answer alone.
+            ttft_ms, tpot_ms` (milliseconds), `seed, error`. Answers with a shape have `parsed` (plain values, also for
+            a pydantic class) and `parse_error`; `choices` make a categorical `choice` instead of `parsed`, with
+            `logprobs` also `p_CHOICE` for each, the model's probability (`Result.probabilities`). Rows that cannot be
+            run (missing, empty, too long) are printed before the first token; a line at the end counts the outcomes.
+            Each row's seed comes from (seed, row, sample) by `mlx_notebook.core.seeds.row_seed`, so that `submit` with
+            that seed draws the same answer alone.
 
         Raises:
             TypeError, ValueError, UnsupportedRequest: the call is wrong; it is named.
@@ -80,7 +87,7 @@ class FanOut(Later):
         from mlx_notebook.gateway.frames.mapping import map_rows
 
         call = {"system": system, "errors": errors, "save": save, "resume": resume, "retry": retry}
-        return map_rows(self, data, prompt, **call, progress=progress, n=n, options=options)
+        return map_rows(self, data, prompt, **call, progress=progress, n=n, expand=expand, options=options)
 
     def compare(
         self,
@@ -131,12 +138,14 @@ class FanOut(Later):
 
     def check_options(self, **options: Any) -> ParsedOptions:
         """Raise what `submit` would raise of these options, and return what would hold (seed 0 if none is given)."""
-        return parse_options(
+        parsed = parse_options(
             options,
             vocab_size=self._capabilities.vocab_size,
             draw_seed=lambda: 0,
             recommended=self._facts.recommended_sampling,
         )
+        compiled_for(parsed.grammar, self._facts)
+        return parsed
 
     def count_tokens(self, x: Any, /, **options: Any) -> int:
         """Tokens of a prompt as `submit` would send it: text through the chat template, messages, or ids."""

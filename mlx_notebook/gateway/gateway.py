@@ -15,7 +15,6 @@ from dataclasses import replace
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from mlx_notebook.core.placement import Placement, resolve
 from mlx_notebook.core.policy import BuiltIn
 from mlx_notebook.engine.backend import release_all
 from mlx_notebook.errors import MlxNotebookError
@@ -32,6 +31,7 @@ from mlx_notebook.gateway.policies import UserPolicy
 from mlx_notebook.gateway.record import RowRecord
 from mlx_notebook.gateway.registry import registry
 from mlx_notebook.gateway.settings import Settings, check_settings
+from mlx_notebook.gateway.shapes import placement_of
 from mlx_notebook.gateway.stats import GatewayStats, PromptCacheStats
 from mlx_notebook.gateway.thread import Engine
 from mlx_notebook.gateway.tuning import serving_of, settings_for
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
+    from mlx_notebook.core.placement import Placement
     from mlx_notebook.core.request import Request
     from mlx_notebook.core.results import Result
     from mlx_notebook.core.scheduler import Scheduler
@@ -244,6 +245,7 @@ class Gateway(FanOut, Observed, Viewed):
 
         Raises:
             TypeError, ValueError, UnsupportedRequest: an option or the prompt is wrong; it is named.
+            GrammarError: the answer cannot be held to this schema, pattern, choices or grammar; the place is named.
             OverContext, OverBudget, QueueFull: it cannot be taken; the numbers are named.
             GatewayClosed, GatewayDead, PlacementMismatch.
         """
@@ -276,7 +278,7 @@ class Gateway(FanOut, Observed, Viewed):
         return handles if call.several else handles[0]
 
     def _resolve(self, request: Request) -> Placement:
-        return resolve(request.shape, self._capabilities, self._epoch)
+        return placement_of(request, self._capabilities, self._epoch)
 
     @overload
     def generate(self, prompt: str, /, *, n: Literal[1] = 1, **options: Any) -> Result: ...

@@ -21,6 +21,7 @@ from mlx_notebook.gateway.explaining import explain_row
 from mlx_notebook.gateway.extending import ask_to_extend
 from mlx_notebook.gateway.hooks import hooks
 from mlx_notebook.gateway.registry import registry
+from mlx_notebook.gateway.shapes import answer_of
 from mlx_notebook.gateway.waiting import SLICE_S, interrupted, refuse_to_block, sleep_until
 from mlx_notebook.trace.spans import Span, spans_of
 
@@ -80,6 +81,7 @@ class Handle:
         self.execution = record.execution
         self._record = record
         self._engine = engine
+        self._parsed: dict[str, Any] | None = None
 
     # ------------------------------------------------------------ reading without waiting
 
@@ -97,6 +99,11 @@ class Handle:
     def reasoning_so_far(self) -> str | None:
         """What the model has written inside its thinking marks until now; None if it has not thought."""
         return self._record.reasoning
+
+    @property
+    def shaped(self) -> bool:
+        """Whether the answer is held to a shape."""
+        return self._record.row.request.shape.grammar is not None
 
     @property
     def title(self) -> str:
@@ -260,6 +267,11 @@ class Handle:
         return self.result().reasoning
 
     @property
+    def parsed(self) -> Any:
+        """What an answer with a shape says, None where it is not complete; waits, and raises as `result()` does."""
+        return self.result().parsed
+
+    @property
     def token_ids(self) -> tuple[int, ...]:
         """All generated tokens; waits, and raises as `result()` does."""
         return self.result().token_ids
@@ -387,7 +399,14 @@ class Handle:
             model=self.model,
             placement=self.placement,
             reasoning=record.reasoning,
+            **self._answer(),
         )
+
+    def _answer(self) -> dict[str, Any]:
+        """What the answer says under its shape, read once: a pydantic class's validators are the user's code."""
+        if self._parsed is None:
+            self._parsed = answer_of(self._record, int(self.options["max_tokens"]))
+        return self._parsed
 
     def _make_error(self) -> MlxNotebookError | None:
         """A fresh error object each time: a raised one carries its raiser's frames."""

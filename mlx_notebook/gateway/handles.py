@@ -45,14 +45,16 @@ class Handles(list[Handle]):
         """A pandas frame, one row a handle, in order; waits; failed and cancelled rows keep what they had."""
         import pandas as pd
 
-        rows = []
+        rows: list[dict[str, Any]] = []
+        shaped = ("parsed", "parse_error") if any(handle.shaped for handle in self) else ()
+        names = [*_COLUMNS, *shaped]
         for handle in self:
             error = handle.exception()
             result = handle.result() if error is None else getattr(error, "result", None)
             values: dict[str, Any] = {} if result is None else result.to_dict()
-            columns = {name: values.get(name) for name in _COLUMNS}
+            columns = {name: values.get(name) for name in names}
             rows.append({**columns, "error": None if error is None else str(error)})
-        return pd.DataFrame(rows, columns=[*_COLUMNS, "error"])
+        return pd.DataFrame(rows, columns=[*names, "error"])
 
     def __await__(self) -> Generator[Any, None, list[Result]]:
         return self._await().__await__()

@@ -11,7 +11,6 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mlx_notebook.core.placement import resolve
 from mlx_notebook.core.rows import FinishDetail, FinishReason
 from mlx_notebook.errors import GatewayClosed, GatewayDead
 from mlx_notebook.failure import as_text
@@ -20,6 +19,7 @@ from mlx_notebook.gateway.handle import Handle
 from mlx_notebook.gateway.hooks import current_execution
 from mlx_notebook.gateway.record import RowRecord
 from mlx_notebook.gateway.registry import registry
+from mlx_notebook.gateway.shapes import placement_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,7 +126,7 @@ class Later:
             )
 
         def place(request: Request) -> Any:
-            return resolve(request.shape, self._capabilities, self._epoch)
+            return placement_of(request, self._capabilities, self._epoch)
 
         first = checked(prompt, options)
         if first.several:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from mlx_notebook.core.kv_scheme import KVScheme
     from mlx_notebook.engine.backend import Backend
+    from mlx_notebook.engine.grammar import Vocabulary
     from mlx_notebook.gateway.thread import Loading
     from mlx_notebook.models.describe import LoadedModel
     from mlx_notebook.models.resolve import ResolvedModel
@@ -40,6 +41,7 @@ class ModelFacts:
     model: Any = None
     tokenizer: Any = None
     thinking: ThinkingMarks | None = None
+    vocabulary: Vocabulary | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ def _marks_of(tokenizer: Any) -> ThinkingMarks | None:
 
 
 def _serve(loaded: LoadedModel, serving: Serving) -> tuple[Backend, ModelFacts]:
+    from mlx_notebook.engine.grammar import Vocabulary
     from mlx_notebook.engine.mlx_backend import MlxBackend, device_name
     from mlx_notebook.models.memory import free_memory
     from mlx_notebook.models.tokenization import Tokenization
@@ -125,5 +128,6 @@ def _serve(loaded: LoadedModel, serving: Serving) -> tuple[Backend, ModelFacts]:
         model=loaded.model,
         tokenizer=loaded.tokenizer,
         thinking=_marks_of(loaded.tokenizer),
+        vocabulary=Vocabulary(loaded.tokenizer, loaded.eos_token_ids, tokenization.lock),
     )
     return backend, facts

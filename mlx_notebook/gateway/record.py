@@ -68,6 +68,7 @@ class RowRecord:
         self.news = Bell()
         self.token_ids: list[int] = []
         self.logprobs: list[TokenLogprob] = []
+        self.shares: tuple[float, ...] = ()
         self.length = 0
         self.reason: FinishReason | None = None
         self.detail: FinishDetail | None = None
@@ -150,6 +151,7 @@ class RowRecord:
                 self.ends.append(self.length)
             if outcome.logprob is not None:
                 self.logprobs.append(outcome.logprob)
+            self.shares = outcome.shares or self.shares
 
     def _add(self, text: str | tuple[str, str]) -> None:
         """Append text, or (thinking, answer); under the lock."""
@@ -198,7 +200,7 @@ class RowRecord:
 
         The user's functions may hold arrays, which a kept handle must not pin: they are left out.
         """
-        request = replace(row.request, code=UserCode(), owned=())
+        request = replace(row.request, code=UserCode(), owned=(), compiled=None)
         return replace(
             row,
             request=request,

@@ -14,6 +14,7 @@ from mlx_notebook.core.request import Request, RequestShape, UserCode
 from mlx_notebook.errors import OverBudget, OverContext, PlacementMismatch
 from mlx_notebook.gateway.boundaries import boundaries_of
 from mlx_notebook.gateway.registry import request_ids
+from mlx_notebook.gateway.shapes import compiled_for
 from mlx_notebook.gateway.sizes import show_bytes
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def check_call(
 
     Raises:
         TypeError, ValueError, UnsupportedRequest: an option or a prompt is wrong; it is named.
+        GrammarError: the answer cannot be held to the shape that is asked for; the place is named.
         OverContext: a prompt leaves no room for an answer.
         OverBudget: a request alone would take more than the KV budget.
     """
@@ -107,6 +109,7 @@ def check_call(
     parsed = parse_options(
         options, vocab_size=capabilities.vocab_size, draw_seed=draw_seed, recommended=facts.recommended_sampling
     )
+    compiled = compiled_for(parsed.grammar, facts)
     several = is_several(prompt)
     prompts = list(prompt) if several else [prompt]
     shapes: list[tuple[RequestShape, str, tuple[int, ...]]] = []
@@ -141,6 +144,8 @@ def check_call(
                     parsed.cache_prompt,
                     cuts,
                     code,
+                    compiled=compiled,
+                    model_class=parsed.model_class,
                 )
             )
             held.append({**parsed.to_dict(), "seed": own.sampling.seed})
@@ -190,8 +195,18 @@ def _shape_of(
         seed_given=parsed.seed_given,
         has_processors=bool(parsed.logits_processors),
         has_callback=has_callback,
+        grammar=parsed.grammar,
+        grammar_after=_grammar_after(ids, parsed, facts),
     )
     return shape, text
+
+
+def _grammar_after(ids: Sequence[int], parsed: ParsedOptions, facts: ModelFacts) -> tuple[int, ...]:
+    """What must come before a grammar holds: the end of the thinking that the prompt opened."""
+    marks = facts.thinking
+    if parsed.grammar is None or marks is None or not marks.left_open_by(ids):
+        return ()
+    return marks.end_ids
 
 
 def kv_bytes(capabilities: Capabilities, tokens: int) -> int:

@@ -245,6 +245,15 @@ def text(value: object) -> object:
     return value
 
 
+def texts(value: object) -> object:
+    """A list of texts: a Python list, or the texts with commas between; objects pass to the core, which checks them."""
+    if not isinstance(value, str):
+        return value
+    if value.startswith(("[", "(")):
+        return literal("a list of texts")(value)
+    return [one.strip() for one in value.split(",")]
+
+
 def yes_or_no(value: object) -> object:
     """A truth value; objects pass to the core, which checks them."""
     if not isinstance(value, str):

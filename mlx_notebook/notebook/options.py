@@ -16,6 +16,7 @@ from mlx_notebook.notebook.arguments import (
     only_object,
     size,
     text,
+    texts,
     variable_name,
     whole,
     whole_or_auto,
@@ -94,6 +95,13 @@ _SAMPLING = (
     ),
 )
 
+_SHAPE = (
+    Option("--json-schema", "JSON of this schema: a dictionary, JSON text or a pydantic class", text, "$SCHEMA"),
+    Option("--regex", "text that matches the whole pattern", text, "PATTERN"),
+    Option("--choices", "one of these texts", texts, "A,B,C"),
+    Option("--grammar", "text of this Lark grammar", text, "$LARK"),
+)
+
 _QUEUE = (
     Option("--priority", "higher goes first (0)", whole, "N"),
     Option("--deadline", "cancel when it is not done after so many seconds", number, "SECONDS"),
@@ -110,10 +118,6 @@ _QUEUE = (
 
 _LATER = (
     "--markdown",
-    "--json-schema",
-    "--regex",
-    "--choices",
-    "--grammar",
     "--adapter",
     "--image",
     "--images",
@@ -124,7 +128,7 @@ _LATER = (
 GENERATE = Magic(
     "%%mlxgen",
     "Submit the cell's text as a prompt. The answer streams below the cell while you work on.",
-    options=(*_CELL, *_MANY, *_PROMPT, *_SAMPLING, *_QUEUE),
+    options=(*_CELL, *_MANY, *_PROMPT, *_SHAPE, *_SAMPLING, *_QUEUE),
     later=_LATER,
     other_spellings={_flag_of(theirs): _flag_of(ours) for theirs, ours in OTHER_SPELLINGS.items()},
 )

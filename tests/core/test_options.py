@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from decimal import Decimal
 from fractions import Fraction
@@ -31,7 +32,30 @@ def parse(recommended: dict[str, Any] | None = None, /, **options: Any) -> Parse
     return parse_options(options, vocab_size=VOCAB, draw_seed=lambda: 12345, recommended=recommended)
 
 
+def deep(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(levels):
+        schema = {"items": schema}
+    return schema
+
+
+def looped() -> dict[Any, Any]:
+    """Refers to itself, beside a key of a wrong type."""
+    schema: dict[Any, Any] = {1: 2}
+    schema["items"] = schema
+    return schema
+
+
+FLAGGED = re.compile("a", re.IGNORECASE)
+SHAPES = ("json_schema", "regex", "choices", "grammar")
+
+
 def value_of(name: str, parsed: ParsedOptions) -> Any:
+    if name in SHAPES:
+        if parsed.grammar is None:
+            return None
+        assert parsed.to_dict()[name] == parsed.grammar.value
+        return parsed.grammar
     return getattr(parsed.sampling, name) if hasattr(parsed.sampling, name) else getattr(parsed, name)
 
 
@@ -68,6 +92,20 @@ CASES: list[tuple[str, list[Any], list[Any], list[Any]]] = [
     ("allow_special", [True, False], [], ["x"]),
     ("chat_template_kwargs", [{}, {"a": 1}], [], [[], "x", {1: 2}]),
     ("logits_processors", [[], [print], print, (print, len)], [], [5, [5], "x"]),
+    (
+        "json_schema",
+        [{}, {"type": "integer", "minimum": np.int64(3)}, '{"enum": [1, null]}', True],
+        ["{", '{"a": ', {"const": float("nan")}, {"const": 10**400}, deep(70), "[" * 100_000, {"enum": [0] * 20_001}],
+        [5, [1], "[1]", {1: {}}, {"const": b"x"}, {"const": {1}}, looped()],
+    ),
+    ("regex", ["a+", re.compile("(?i)a|b"), ""], ["x" * 16_385, "\ud800", FLAGGED], [5, b"a", ["a"]]),
+    (
+        "choices",
+        [["yes", "no"], ("a",), iter("ab"), ["a", "a"], {"a", "b"}],
+        [[], [""], ["a", "\udfff"], ["x" * 300_000], [str(i) for i in range(10_001)]],
+        ["yes", b"yes", {"a": 1}, ["a", 1], 5],
+    ),
+    ("grammar", ['start: "a"'], ["", " \n ", "x" * 300_000], [5, b"x", ["start"]]),
 ]  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mlx_notebook.core.events import Decode, Prefill, PrefillPart, RowOutcome, StepDone
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mlx_notebook.core.results import TokenLogprob
+    from mlx_notebook.engine.grammar import Compiled
 
 T = TypeVar("T")
 
@@ -98,6 +99,12 @@ def request(
     """A request for these prompt ids; options as in SamplingOptions."""
     shape = RequestShape(tuple(prompt), SamplingOptions(**options), eos_ids=frozenset(eos))
     return Request(row_id, shape, code=code or UserCode())
+
+
+def shaped(asked: Request, compiled: Compiled, after: tuple[int, ...] = ()) -> Request:
+    """The same request, its answer held to a grammar."""
+    shape = replace(asked.shape, grammar=compiled.spec, grammar_after=after)
+    return replace(asked, shape=shape, compiled=compiled)
 
 
 def prefill(backend: MlxBackend, asked: Request, chunk: int = CHUNK, told: Told | None = None) -> Told:

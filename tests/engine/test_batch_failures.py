@@ -9,7 +9,7 @@ import pytest
 
 from mlx_notebook.core.events import Decode, Prefill, PrefillPart, StepFailed
 from mlx_notebook.core.request import UserCode
-from mlx_notebook.engine import decode
+from mlx_notebook.engine import held
 from tests.engine.driving import Told, finish, prefill, request, run_row, step, with_backend
 from tests.engine.parity import vectors_of
 from tests.engine.tiers import QUICK_KINDS, tiered
@@ -86,15 +86,15 @@ def test_a_rows_own_failure_is_its_own(kind: str, code: Callable[[], UserCode]) 
 def test_a_draw_that_cannot_be_computed_ends_the_rows_that_waited_for_it_and_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    draw, calls = decode._draw_together, []
+    draw, calls = held._draw, []
 
-    def out_of_memory_once(rows: Any) -> None:
+    def out_of_memory_once(rows: Any, *how: Any) -> None:
         calls.append(len(rows))
         if len(calls) == 3:
             raise MemoryError("no room for logits")
-        draw(rows)
+        draw(rows, *how)
 
-    monkeypatch.setattr(decode, "_draw_together", out_of_memory_once)
+    monkeypatch.setattr(held, "_draw", out_of_memory_once)
     rows = [Coming(prompt) for prompt in PROMPTS]
     rows[1] = Coming(PROMPTS[1], code=lambda: UserCode(logits_processors=(lambda _tokens, logits: logits,)))
     told = with_backend(pair("llama"), lambda backend: run_script(backend, rows, COUNT))

@@ -15,7 +15,7 @@ import numpy as np
 
 from mlx_notebook.core.events import Prefill, PrefillPart
 from mlx_notebook.core.request import UserCode
-from tests.engine.driving import CHUNK, Told, prefill, request, run_row, step, with_backend
+from tests.engine.driving import CHUNK, Told, prefill, request, run_row, shaped, step, with_backend
 from tests.engine.parity import oracle, spread, vectors_of
 from tests.small_models import VOCAB, random_prompt, small
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from mlx_notebook.core.request import Request
+    from mlx_notebook.engine.grammar import Compiled
     from mlx_notebook.engine.mlx_backend import MlxBackend
 
 CAP = 1e-2
@@ -46,6 +48,7 @@ class Coming:
         leaves: the step before which it is taken away, None to let it end.
         chunk: prompt tokens a chunk; None: its body in one forward with the others that join then.
         options: sampling options beside `max_tokens` and `logprobs`.
+        shape: a compiled grammar that its answer is held to.
     """
 
     prompt: list[int]
@@ -54,6 +57,16 @@ class Coming:
     chunk: int | None = CHUNK
     options: dict[str, Any] = field(default_factory=dict)
     code: Callable[[], UserCode] = UserCode
+    shape: Compiled | None = None
+
+    def asked(self, row_id: int, count: int, logprobs: int | None = VOCAB) -> Request:
+        """The row as a request."""
+        options = {"max_tokens": count, "logprobs": logprobs, **self.options}
+        if self.shape is None:
+            return request(row_id, self.prompt, code=self.code(), **options)
+        return shaped(
+            request(row_id, self.prompt, code=self.code(), eos=self.shape.vocabulary.eos_ids, **options), self.shape
+        )
 
 
 def run_script(
@@ -69,9 +82,7 @@ def run_script(
         cohort = []
         for at, row in joiners.items():
             del waiting[at]
-            asked = request(
-                first_id + at, row.prompt, code=row.code(), **{"max_tokens": count, "logprobs": logprobs, **row.options}
-            )
+            asked = row.asked(first_id + at, count, logprobs)
             if row.chunk is None:
                 backend.open(asked)
                 cohort.append(PrefillPart(asked.id, 0, len(row.prompt), last=True))
@@ -102,10 +113,10 @@ def alone(kind: str, row: Coming, count: int = 12, **backend_options: Any) -> To
     """The same row with nobody else there, its prompt in chunks. Remembered, unless it has code of its own."""
 
     def run() -> Told:
-        asked = request(1, row.prompt, code=row.code(), **{"max_tokens": count, "logprobs": VOCAB, **row.options})
+        asked = row.asked(1, count)
         return with_backend(pair(kind), lambda backend: run_row(backend, asked, row.chunk or CHUNK), **backend_options)
 
-    if row.code is not UserCode:
+    if row.code is not UserCode or row.shape is not None:
         return run()
     key = repr((kind, row.prompt, row.chunk, count, sorted(row.options.items()), sorted(backend_options.items())))
     if key not in _alone:

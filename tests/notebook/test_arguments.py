@@ -84,9 +84,25 @@ def test_literals() -> None:
     assert generate("--logit-bias '{42: -5, 7: 1.5}'") == {"logit_bias": {42: -5, 7: 1.5}}
 
 
+def test_shapes_are_words_or_objects() -> None:
+    assert generate("--choices good,bad") == {"choices": ["good", "bad"]}
+    assert generate("--choices 'very good, bad'") == {"choices": ["very good", "bad"]}
+    assert generate("""--choices "['a,b', 'c']" """) == {"choices": ["a,b", "c"]}
+    words = [" good", " bad"]
+    assert generate("--choices $words", words=words)["choices"] is words
+    schema = {"type": "integer"}
+    assert generate("--json-schema $schema --max-tokens 3", schema=schema)["json_schema"] is schema
+    assert generate(r"--regex '[a-z]+\d' --grammar $lark", lark="start: X") == {
+        "regex": r"[a-z]+\d",
+        "grammar": "start: X",
+    }
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
+        ("--choices '[1'", "--choices takes a list of texts, not '[1'"),
+        ("--json-schema", "--json-schema needs a value: --json-schema $SCHEMA"),
         ("--temprature 1", "no option --temprature; did you mean --temperature?"),
         ("--max_tokens 5", "did you mean --max-tokens?"),
         ("--temp 1", "here it is --temperature"),

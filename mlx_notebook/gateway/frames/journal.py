@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mlx_notebook.gateway.frames.outcome import COLUMNS, Outcome
+from mlx_notebook.gateway.frames.outcome import COLUMNS, EXTRAS, Outcome
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +48,7 @@ def read_saved(path: Path) -> Saved:
             raise ValueError(f"{path}, line {number}: not a row that map() wrote")
         key = (int(values["row"]), int(values["sample"]))
         saved.checksums[key[0]] = str(values.get("checksum"))
-        names = [*COLUMNS, *(["reasoning"] if "reasoning" in values else [])]
+        names = [*COLUMNS, *(name for name in EXTRAS if name in values)]
         saved.outcomes[key] = {name: values[name] for name in names}
     return saved
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from mlx_notebook.errors import RowsFailed
 from mlx_notebook.gateway import waiting
 from mlx_notebook.gateway.frames import rows as plan
+from mlx_notebook.gateway.frames.answers import columns_for
 from mlx_notebook.gateway.frames.feed import Feed
 from mlx_notebook.gateway.frames.identity import KEY, identity, row_checksum
 from mlx_notebook.gateway.frames.journal import Journal
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from pandas import DataFrame
 
+    from mlx_notebook.gateway.frames.answers import AnswerColumns
     from mlx_notebook.gateway.frames.rows import Answering, Job, Table
     from mlx_notebook.gateway.handle import Handle
 
@@ -75,6 +77,7 @@ def map_rows(
     retry: str | None,
     progress: bool,
     n: Any,
+    expand: Any,
     options: Mapping[str, Any],
 ) -> DataFrame:
     """See `Gateway.map`."""
@@ -82,26 +85,31 @@ def map_rows(
     check_words(errors, retry, progress)
     samples = plan.samples_of(n)
     common, series = plan.common_options(options, system)
-    gateway.check_options(**common)
+    parsed = gateway.check_options(**common)
     table = plan.read_data(data, prompt, series)
     seed_given = common.pop("seed", None)
     earlier = earlier_run(resume, save, retry, gateway.last_map)
     seed = plan.run_seed(seed_given, earlier.identity if earlier else None)
     plan.check_rows(gateway, table.rows, common)
+    answers = columns_for(parsed, plan.options_of_rows(gateway, table.rows, common), expand=expand)
     now = identity(gateway, table.rows, template=prompt, options=common, per_row=list(series), n=samples, seed=seed)
     if earlier is not None:
         earlier.check_same(now, table)
     jobs = _jobs(gateway, table, common, seed, samples)
     kept = earlier.outcomes_for(table, samples) if earlier is not None else {}
     run = Run(jobs, errors, Pace(len(jobs), len(kept)), meter_for(live=progress), dict(kept))
-    _refuse_early(run, table, lambda: _frame(run, table, now, samples))
+
+    def frame() -> DataFrame:
+        return _frame(run, table, now, samples, answers)
+
+    _refuse_early(run, table, frame)
     with _Save(save, earlier, now, table, kept) as file:
 
         def settle(job: Job, outcome: Outcome) -> None:
             file.append(job, outcome)
             run.settle(job, outcome)
 
-        return execute(run, settle, gateway, lambda: _frame(run, table, now, samples))
+        return execute(run, settle, gateway, frame)
 
 
 def execute(
@@ -170,7 +178,7 @@ def _with_frame(error: RowsFailed, partial: Callable[[], DataFrame]) -> RowsFail
     return error
 
 
-def _frame(run: Run, table: Table, now: dict[str, Any], samples: int) -> DataFrame:
+def _frame(run: Run, table: Table, now: dict[str, Any], samples: int, answers: AnswerColumns) -> DataFrame:
     index = table.index if samples == 1 else table.index.repeat(samples)
     after = None if samples == 1 else {"sample": [job.key[2] for job in run.jobs]}
     outcomes = run.ordered()
@@ -179,7 +187,7 @@ def _frame(run: Run, table: Table, now: dict[str, Any], samples: int) -> DataFra
         refused(job.problem, job.options["seed"]) if outcome is None and job.problem is not None else outcome
         for job, outcome in zip(run.jobs, outcomes, strict=True)
     ]
-    frame = frame_of(whole, index, after=after)
+    frame = frame_of(whole, index, after=after, answers=answers)
     frame.attrs[KEY] = now
     return frame
 

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.core.rows import FinishDetail, FinishReason
+from mlx_notebook.gateway.frames.answers import PROBABILITY, AnswerColumns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -28,6 +29,10 @@ COLUMNS = (
     "error",
 )
 
+ANSWER = ("parsed", "parse_error", "probabilities", "undecided")
+EXTRAS = ("reasoning", *ANSWER)
+"""What an outcome has beside `COLUMNS` where its row brought it."""
+
 Outcome = dict[str, Any]
 """A row's values by column. A row that was not run has none at all."""
 
@@ -39,8 +44,7 @@ def outcome_of(handle: Handle) -> Outcome:
     values: dict[str, Any] = {} if result is None else result.to_dict()
     outcome: Outcome = {name: values.get(name) for name in COLUMNS}
     outcome["error"] = None if error is None else str(error)
-    if values.get("reasoning") is not None:
-        outcome["reasoning"] = values["reasoning"]
+    outcome |= {name: values[name] for name in EXTRAS if values.get(name) is not None}
     return outcome
 
 
@@ -55,8 +59,12 @@ def frame_of(
     *,
     before: Mapping[str, Sequence[Any]] | None = None,
     after: Mapping[str, Sequence[Any]] | None = None,
+    answers: AnswerColumns | None = None,
 ) -> DataFrame:
-    """A frame of outcomes in order (None: not run), with more columns before and after them."""
+    """A frame of outcomes in order (None: not run), with more columns before and after them.
+
+    `answers` says which columns they make as answers with a shape; left out, `parsed` if any row has it.
+    """
     import pandas as pd
 
     columns: dict[str, Any] = {}
@@ -69,6 +77,9 @@ def frame_of(
         columns[name] = pd.Series(given, dtype=kind)
     for name, values in (after or {}).items():
         columns[name] = pd.Series(list(values), dtype="int64" if name == "sample" else object)
+    if answers is None:
+        answers = AnswerColumns(parsed=any(o and ("parsed" in o or "parse_error" in o) for o in outcomes))
+    columns |= answers.of(outcomes, columns)
     frame = pd.DataFrame(columns)
     frame.index = index
     return frame
@@ -85,13 +96,29 @@ def outcomes_in(frame: DataFrame) -> list[Outcome | None]:
     missing = [name for name in COLUMNS if name not in frame.columns]
     if missing:
         raise ValueError(f"resume: this frame did not come from map(): it has no {', '.join(missing)}")
-    names = [name for name in (*COLUMNS, "reasoning") if name in frame.columns]
+    names = [name for name in (*COLUMNS, *EXTRAS) if name in frame.columns]
     columns = {name: frame[name].tolist() for name in names}
+    if "choice" in frame.columns:
+        columns["parsed"] = frame["choice"].tolist()
+    shares = [f"{PROBABILITY}{one}" for one in frame["choice"].cat.categories] if "choice" in frame.columns else []
+    if shares and set(shares) <= set(frame.columns):
+        table = frame[shares].to_numpy().tolist()
+        columns["probabilities"] = [
+            None if any(map(pd.isna, row)) else dict(zip(frame["choice"].cat.categories, row, strict=True))
+            for row in table
+        ]
     outcomes: list[Outcome | None] = []
     for row in zip(*columns.values(), strict=True):
-        values = {name: None if pd.isna(value) else value for name, value in zip(names, row, strict=True)}
-        outcomes.append(_plain(values) if values["finish_reason"] is not None else None)
+        values = {name: None if _is_missing(value) else value for name, value in zip(columns, row, strict=True)}
+        kept = {name: value for name, value in values.items() if name not in ANSWER or value is not None}
+        outcomes.append(_plain(kept) if kept["finish_reason"] is not None else None)
     return outcomes
+
+
+def _is_missing(value: Any) -> bool:
+    import pandas as pd
+
+    return value is None or (pd.api.types.is_scalar(value) and bool(pd.isna(value)))
 
 
 def _plain(values: Outcome) -> Outcome:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mlx_notebook.core.grammar import GrammarKind
 from mlx_notebook.core.options import as_int, refuse_unknown
 from mlx_notebook.core.seeds import row_seed
 from mlx_notebook.errors import OverBudget, OverContext, UnsupportedRequest
@@ -213,6 +214,15 @@ def check_rows(gateway: Answering, rows: Sequence[Row], options: Mapping[str, An
     for row in rows:
         if row.problem is None:
             row.problem = problem_with(gateway, row.prompt, {**options, **row.own})
+
+
+def options_of_rows(gateway: Answering, rows: Sequence[Row], options: Mapping[str, Any]) -> list[ParsedOptions]:
+    """The options of each row that has a shape of its own and can be run."""
+    return [
+        gateway.check_options(**{**options, **row.own})
+        for row in rows
+        if row.problem is None and any(str(kind) in row.own for kind in GrammarKind)
+    ]
 
 
 def problem_with(gateway: Answering, prompt: Any, options: Mapping[str, Any]) -> str | None:

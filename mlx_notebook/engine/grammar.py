@@ -1,0 +1,325 @@
+"""Compiling the shape of an answer for one vocabulary, with the llguidance library; apart from MLX and its thread.
+
+llguidance (Microsoft, MIT licence) reads JSON schemas, regular expressions and Lark grammars, and computes for every
+state which tokens may follow (Earley parser over a lexer of regex derivatives). It is a native library and holds no
+lock of Python's while it works.
+
+A compile runs on a thread of its own that lives as long as it does: `submit` can wait for it, be interrupted, and give
+up. What it may use is bounded by the library's limits too, so such a thread ends by itself. Compiled grammars are kept
+by vocabulary and source, least recently used first out, by an estimate of their bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mlx_notebook.core.grammar import GrammarKind, with_ascii_digits
+from mlx_notebook.core.schema import closed
+from mlx_notebook.engine.choices import ChoiceTally
+from mlx_notebook.engine.grammar_faults import fault_of, notes_on, refuse_endless
+from mlx_notebook.engine.matcher import Matcher
+from mlx_notebook.errors import GrammarError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mlx_notebook.core.grammar import GrammarSpec
+    from mlx_notebook.core.placement import Reason
+
+COMPILE_S = 5.0
+"""How long a compile may take before it is given up."""
+
+MASK_S = 0.5
+"""How long one step may take to check: the engine's thread waits for it, and with it every other row."""
+
+WALKED = 6
+
+CACHE_BYTES = 64 << 20
+"""What kept grammars may take together, by our estimate."""
+
+# One space after commas and colons, as Python writes JSON: models know that form best, and a grammar that leaves white
+# space open lets a small model write it without end. What the library has no rule for is a warning, not an error.
+JSON_FORM = {
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "whitespace_flexible": False,
+    "coerce_one_of": True,
+    "lenient": True,
+}
+
+
+class Vocabulary:
+    """One model's tokenizer as the library wants it, made when it is first needed.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer (or mlx-lm's wrapper around one) with a fast backend.
+        eos_ids: the ids that end a row.
+        tokenizer_lock: held while the tokenizer is read, if other threads use it too.
+
+    Raises (when it is made): ValueError where the tokenizer is of a kind that cannot be read.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        eos_ids: Iterable[int],
+        tokenizer_lock: contextlib.AbstractContextManager[Any] | None = None,
+    ) -> None:
+        self._tokenizer: Any = tokenizer
+        self._tokenizer_lock = tokenizer_lock if tokenizer_lock is not None else contextlib.nullcontext()
+        self.eos_ids = tuple(sorted(eos_ids))
+        self._lock = threading.Lock()
+        self._made: Any = None
+        self._key = ""
+
+    def made(self) -> Any:
+        """The library's tokenizer."""
+        with self._lock:
+            if self._made is None:
+                self._made = self._make()
+            return self._made
+
+    @property
+    def key(self) -> str:
+        """Names the vocabulary's contents: equal ones share compiled grammars."""
+        self.made()
+        return self._key
+
+    def bytes_of(self, token_id: int) -> bytes:
+        """What one token says."""
+        return bytes(self.made().decode_bytes([token_id]))
+
+    def _make(self) -> Any:
+        import llguidance
+
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise ValueError("the model's tokenizer is not one of the fast kind")
+        with self._tokenizer_lock:
+            text = backend.to_str()
+        self._key = hashlib.sha256(f"{self.eos_ids}{text}".encode()).hexdigest()
+        with _vocabularies_lock:
+            made = _vocabularies.get(self._key)
+        if made is None:
+            made = llguidance.LLTokenizer(text, eos_token=list(self.eos_ids) or None)
+            with _vocabularies_lock:
+                _vocabularies[self._key] = made
+                while len(_vocabularies) > MOST_VOCABULARIES:
+                    _vocabularies.popitem(last=False)
+        return made
+
+
+MOST_VOCABULARIES = 2
+_vocabularies: OrderedDict[str, Any] = OrderedDict()
+_vocabularies_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compiled:
+    """A grammar ready for any number of rows. `notes` say what of it is not enforced."""
+
+    spec: GrammarSpec
+    vocabulary: Vocabulary
+    prototype: Any
+    notes: tuple[Reason, ...]
+    nbytes: int
+
+    def start(self, *, after: tuple[int, ...] = (), tally: bool = False) -> Matcher:
+        """A matcher for one row, at the beginning. Close it once.
+
+        Args:
+            after: token ids that must have come before the grammar holds.
+            tally: whether to sum up the probability of each choice.
+        """
+        choices = tuple(self.spec.value) if tally and self.spec.kind is GrammarKind.CHOICES else ()
+        made = self.vocabulary.made()
+        copy = self.prototype.deep_copy()
+        vocabulary = self.vocabulary
+        return Matcher(
+            copy,
+            made.vocab_size,
+            after=after,
+            tally=ChoiceTally(choices, vocabulary.bytes_of, vocabulary.eos_ids) if choices else None,
+        )
+
+
+class GrammarCache:
+    """Compiled grammars of this process, and the compiles under way. Any thread may ask."""
+
+    def __init__(self, limit: int = CACHE_BYTES) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[str, GrammarSpec], Compiled] = OrderedDict()
+        self._under_way: dict[tuple[str, GrammarSpec], _Compile] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that is kept, by our estimate."""
+        return sum(one.nbytes for one in list(self._kept.values()))
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def compiled(self, spec: GrammarSpec, vocabulary: Vocabulary, seconds: float = COMPILE_S) -> Compiled:
+        """The compiled grammar, from the cache or made now; waits, interruptibly.
+
+        Raises:
+            GrammarError: the grammar is wrong, unsupported, can never be satisfied, or takes too long.
+            ValueError: the vocabulary cannot be read.
+        """
+        key = (vocabulary.key, spec)
+        with self._lock:
+            found = self._kept.get(key)
+            if found is not None:
+                self._kept.move_to_end(key)
+                return found
+            job = self._under_way.get(key)
+            if job is None:
+                job = self._under_way[key] = _Compile(spec, vocabulary, lambda done: self._finish(key, done))
+                try:
+                    job.start()
+                except BaseException:  # an interrupt, or no thread to be had: nobody would ever finish it
+                    del self._under_way[key]
+                    raise
+        if not job.over.wait(seconds):
+            raise GrammarError(
+                f"{spec.kind}: compiling it took longer than {seconds:g} s; make it smaller", option=str(spec.kind)
+            )
+        return job.outcome()
+
+    def clear(self) -> None:
+        """Forget what is kept."""
+        with self._lock:
+            self._kept.clear()
+
+    def _finish(self, key: tuple[str, GrammarSpec], job: _Compile) -> None:
+        with self._lock:
+            del self._under_way[key]
+            if job.made is not None:
+                self._kept[key] = job.made
+                while len(self._kept) > 1 and self.nbytes > self._limit:
+                    self._kept.popitem(last=False)
+
+
+class _Compile:
+    """One compile on its own thread."""
+
+    def __init__(self, spec: GrammarSpec, vocabulary: Vocabulary, finish: Any) -> None:
+        self.over = threading.Event()
+        self.made: Compiled | None = None
+        self._error: tuple[type[Exception], tuple[Any, ...], dict[str, Any]] | None = None
+        self._spec, self._vocabulary, self._finish = spec, vocabulary, finish
+        self._thread = threading.Thread(target=self._run, name="mlx-notebook grammar", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def outcome(self) -> Compiled:
+        """What was made; raises what went wrong, a fresh object each time."""
+        if self.made is None:
+            kind, args, more = self._error or (RuntimeError, ("the compile ended without an outcome",), {})
+            raise kind(*args, **more)
+        return self.made
+
+    def _run(self) -> None:
+        try:
+            self.made = compile_grammar(self._spec, self._vocabulary)
+        except GrammarError as error:
+            self._error = (GrammarError, error.args, {"option": error.option, "place": error.place})
+        except BaseException as error:  # noqa: BLE001 - the library panics on some inputs; whoever waits must hear of it
+            text = f"{self._spec.kind}: the compiler failed: {error}"
+            self._error = (GrammarError, (text,), {"option": str(self._spec.kind)})
+        finally:
+            self._finish(self)
+            self.over.set()
+
+
+cache = GrammarCache()
+"""The process's compiled grammars."""
+
+
+def compile_grammar(spec: GrammarSpec, vocabulary: Vocabulary) -> Compiled:
+    """Compile now, on this thread; see `GrammarCache.compiled`."""
+    import llguidance
+
+    made = vocabulary.made()
+    refuse_endless(spec)
+
+    def error_of(value: Any) -> str:
+        return str(_started(llguidance.LLMatcher(made, source_of(spec.kind, value), log_level=0, limits=limits())))
+
+    matcher = llguidance.LLMatcher(made, source_of(spec.kind, spec.value), log_level=0, limits=limits())
+    error = _started(matcher)
+    if error:
+        raise fault_of(spec, error, error_of)
+    slowest = _walk(matcher.deep_copy())
+    if slowest > MASK_S:
+        text = (
+            f"{spec.kind}: a step of it took {slowest:.1f} s to check; at most {MASK_S:g} s are given. Make it simpler"
+        )
+        raise GrammarError(text, option=str(spec.kind))
+    notes = notes_on(spec, matcher.get_grammar_warnings())
+    return Compiled(spec, vocabulary, matcher, notes, estimate(spec))
+
+
+def _started(matcher: Any) -> str:
+    """What is wrong with a matcher, "" for nothing. The first mask finds what no answer can begin."""
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+    return str(matcher.get_error()) if matcher.is_error() else ""
+
+
+def _walk(matcher: Any) -> float:
+    """The slowest of a grammar's first steps, in seconds, along its first allowed tokens."""
+    slowest = 0.0
+    for _step in range(WALKED):
+        began = time.perf_counter()
+        mask = matcher.compute_bitmask()
+        slowest = max(slowest, time.perf_counter() - began)
+        if matcher.is_error() or matcher.is_stopped():
+            break
+        place = next((at for at, byte in enumerate(mask) if byte), None)
+        if place is None or not matcher.consume_token(8 * place + (mask[place] & -mask[place]).bit_length() - 1):
+            break
+    return slowest
+
+
+def source_of(kind: GrammarKind, value: Any) -> str:
+    """The library's own form of a grammar."""
+    from llguidance import LLMatcher
+
+    if kind is GrammarKind.JSON_SCHEMA:
+        text = json.dumps(closed(value)[0])
+        return str(LLMatcher.grammar_from_json_schema(text, overrides=JSON_FORM))  # type: ignore[arg-type]
+    if kind is GrammarKind.REGEX:
+        return str(LLMatcher.grammar_from_regex(with_ascii_digits(value)))
+    if kind is GrammarKind.CHOICES:
+        return str(LLMatcher.grammar_from_lark("start: " + " | ".join(json.dumps(choice) for choice in value)))
+    return str(LLMatcher.grammar_from_lark(value))
+
+
+def limits() -> Any:
+    """What one grammar may use: about 20 ms of lexer building, a few ms and some MB a step on a present-day core."""
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(
+        max_items_in_row=4_000,
+        initial_lexer_fuel=1_000_000,
+        step_lexer_fuel=50_000,
+        step_max_items=20_000,
+        max_lexer_states=50_000,
+        max_grammar_size=200_000,
+        verbose_errors=False,
+    )
+
+
+def estimate(spec: GrammarSpec) -> int:
+    """Bytes that a compiled grammar takes, roughly: the library does not say; see docs/design.md."""
+    return 128 * 1024 + 64 * len(spec.source)

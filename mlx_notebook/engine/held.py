@@ -1,0 +1,145 @@
+"""The draws that had to wait for a token on the host: rows with processors of the user's, and rows with a grammar.
+
+A grammar's mask depends on the tokens so far, so it is filled once the last of them is known, while the device computes
+the logits that it is laid over. Nothing here waits for those, except where a processor looks at them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import mlx.core as mx
+import numpy as np
+
+from mlx_notebook.engine.logprobs import normalise
+from mlx_notebook.engine.masks import MaskFiller, masked
+from mlx_notebook.engine.sampling import draw_rows
+from mlx_notebook.engine.usercode import processed
+from mlx_notebook.failure import as_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+    from mlx_notebook.engine.row import RowState
+
+Failed = list[tuple["RowState", tuple[str, str]]]
+
+
+def draw_held(rows: Sequence[RowState], masks: MaskFiller) -> Failed:
+    """Draw the next token of each of these rows; those that failed, and why.
+
+    The mask comes after everything else that changes the logits: no bias and no processor reaches past it.
+    """
+    failed: Failed = []
+    ready = list(rows)
+    pieces: dict[int, mx.array] = {}
+    if any(row.hosted or row.sampler.adjusts for row in rows):
+        ready = _each(ready, failed, lambda row: pieces.__setitem__(id(row), _changed(row)))
+    allowed = _masks(ready, masks, failed)
+    failures = {id(row) for row, _ in failed}
+    ready = [row for row in ready if id(row) not in failures]
+    for group in _by_type(ready, pieces):
+        try:
+            logits = mx.concatenate([pieces[id(row)] for row in group]) if pieces else _gathered(group)
+            _draw(group, logits, [allowed.get(id(row)) for row in group])
+        except BaseException as error:  # noqa: BLE001 - the others' tokens are committed: only these rows end
+            failed += [(row, as_text(error)) for row in group]
+    for row in rows:
+        row.logits = None
+    return failed
+
+
+def _by_type(rows: Sequence[RowState], pieces: dict[int, mx.array]) -> list[list[RowState]]:
+    """Rows that are drawn together: those whose processors gave the same type.
+
+    A neighbour's wider one must not change how a row's numbers are rounded.
+    """
+    if not pieces:
+        return [list(rows)] if rows else []
+    groups: dict[mx.Dtype, list[RowState]] = {}
+    for row in rows:
+        groups.setdefault(pieces[id(row)].dtype, []).append(row)
+    return list(groups.values())
+
+
+def _each(rows: Sequence[RowState], failed: Failed, work: Callable[[RowState], None]) -> list[RowState]:
+    """Rows for which `work` went well; of the others, why not."""
+    well: list[RowState] = []
+    for row in rows:
+        try:
+            work(row)
+        except BaseException as error:  # noqa: BLE001 - user code may raise anything; it is this row's failure
+            failed.append((row, as_text(error)))
+        else:
+            well.append(row)
+    return well
+
+
+def _changed(row: RowState) -> mx.array:
+    """A row's logits [1, V] after bias, penalties and processors."""
+    logits, place = _placed(row)
+    own = logits[place : place + 1]
+    if not row.hosted:
+        return row.sampler.adjust(row.history, own)
+    own = processed(row, own)
+    mx.eval(own)  # now, so that what a processor made is this row's failure if it cannot be computed
+    return own
+
+
+def _placed(row: RowState) -> tuple[mx.array, int]:
+    if row.logits is None:
+        raise RuntimeError(f"row {row.request.id} has no logits to draw from")
+    return row.logits
+
+
+def _gathered(rows: Sequence[RowState]) -> mx.array:
+    """Logits [R, V] of rows that stand in one array, untouched."""
+    logits, _ = _placed(rows[0])
+    places = [_placed(row)[1] for row in rows]
+    if places == list(range(logits.shape[0])):
+        return logits
+    return logits[mx.array(places)]
+
+
+def _masks(rows: Sequence[RowState], masks: MaskFiller, failed: Failed) -> dict[int, npt.NDArray[np.bool_]]:
+    """The mask [V] of each row that has a grammar, by the row's identity."""
+    found: dict[int, npt.NDArray[np.bool_]] = {}
+    shaped = [(row, row.grammar) for row in rows if row.grammar is not None]
+    if not shaped:
+        return found
+    width = _placed(shaped[0][0])[0].shape[-1]
+    try:
+        filled = list(masks.fill([grammar for _, grammar in shaped], width))
+    except BaseException:  # noqa: BLE001 - the library panics; whose grammar it was shows when each is asked alone
+        filled = []
+    for at, (row, grammar) in enumerate(shaped):
+        try:
+            mask = filled[at] if filled else masks.fill([grammar], width)[0]
+            grammar.check(mask)
+        except BaseException as error:  # noqa: BLE001 - that row has no way on; the others do
+            failed.append((row, as_text(error)))
+        else:
+            found[id(row)] = mask
+    return found
+
+
+def _draw(rows: Sequence[RowState], logits: mx.array, allowed: Sequence[npt.NDArray[np.bool_] | None]) -> None:
+    """Draw for rows in order from logits [R, V]; starts the computation, and waits for it only with processors."""
+    if any(mask is not None for mask in allowed):
+        everything = np.ones(logits.shape[-1], dtype=np.bool_)
+        logits = masked(logits, np.stack([everything if mask is None else mask for mask in allowed]))
+    drawn = draw_rows([row.sampler for row in rows], [row.produced for row in rows], logits)
+    waits = list(drawn[0].arrays)
+    for at, (row, one, mask) in enumerate(zip(rows, drawn, allowed, strict=True)):
+        row.ready, row.branches = one, None
+        if row.grammar is not None and row.grammar.tally is not None and mask is not None:
+            ids = np.flatnonzero(mask)
+            logprobs = normalise(logits[at : at + 1].astype(mx.float32))[0, mx.array(ids)]
+            row.branches = ids.tolist(), logprobs
+            waits.append(logprobs)
+    if any(row.hosted for row in rows):
+        mx.eval(waits)
+    else:
+        mx.async_eval(waits)  # type: ignore[no-untyped-call]

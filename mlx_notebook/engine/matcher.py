@@ -1,0 +1,96 @@
+"""One row's place in its grammar: which tokens may follow, and when the answer is whole.
+
+A matcher has one owner, the row in the engine, and one thread. It moves only by tokens that were committed, so a
+draw that is thrown away leaves no trace. Closing frees the native state, once; `live` counts what is not closed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mlx_notebook.errors import GrammarError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from mlx_notebook.engine.choices import ChoiceTally
+
+live = 0
+"""Matchers that are not closed; tests count."""
+
+
+class Matcher:
+    """A row's matcher. Made by `Compiled.start`.
+
+    Args:
+        native: the library's matcher, this row's own.
+        vocab_size: ids of the tokenizer; what lies beyond never fits.
+        after: token ids that must have come before the grammar holds (the end of a model's thinking).
+        tally: sums up the probabilities of choices, where they are wanted.
+    """
+
+    def __init__(
+        self,
+        native: Any,
+        vocab_size: int,
+        *,
+        after: tuple[int, ...] = (),
+        tally: ChoiceTally | None = None,
+    ) -> None:
+        global live
+        self._native: Any = native
+        self.vocab_size = vocab_size
+        self.words = -(-vocab_size // 32)
+        self._after = after
+        self._recent: list[int] = []
+        self.tally = tally
+        live += 1
+
+    @property
+    def waits(self) -> bool:
+        """Whether the grammar does not hold yet: any token of the tokenizer may come."""
+        return bool(self._after)
+
+    @property
+    def satisfied(self) -> bool:
+        """Whether the answer is whole and nothing can be added to it."""
+        return not self._after and bool(self._native.is_stopped()) and not self._native.is_error()
+
+    @property
+    def native(self) -> Any:
+        """The library's matcher, to fill masks with."""
+        return self._native
+
+    def accept(self, token_id: int) -> None:
+        """Move on by a committed token.
+
+        Raises:
+            GrammarError: the grammar does not allow it here.
+        """
+        if self._after:
+            size = len(self._after)
+            self._recent = [*self._recent, token_id][-size:]
+            if tuple(self._recent) == self._after:
+                self._after = ()
+            return
+        if token_id < self.vocab_size and self._native.consume_token(token_id):
+            return
+        raise GrammarError(
+            f"no token that the grammar allows could be drawn: token {token_id} does not fit."
+            " A logits processor or a bias may have excluded all that do."
+        )
+
+    def check(self, mask: npt.NDArray[np.bool_]) -> None:
+        """Raise GrammarError where a mask [V] lets nothing through: from there nothing could be drawn."""
+        if self._native.is_error():
+            raise GrammarError(f"the grammar became too complex here: {str(self._native.get_error()).splitlines()[0]}")
+        if not mask.any():
+            raise GrammarError("the grammar allows no token of this model's vocabulary here")
+
+    def close(self) -> None:
+        """Free the native state; again does nothing."""
+        global live
+        if self._native is not None:
+            self._native, self.tally = None, None
+            live -= 1

@@ -1,0 +1,208 @@
+"""Compiling grammars: what is refused and where, what is only warned of, limits, and the cache."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from mlx_notebook.core.grammar import CHECKS, GrammarKind, GrammarSpec
+from mlx_notebook.engine import grammar
+from mlx_notebook.engine.grammar import GrammarCache, Vocabulary, estimate
+from mlx_notebook.errors import GrammarError
+from tests.engine.shaping import compiled, vocabulary
+from tests.small_models import tiny_tokenizer
+
+BACKWARDS = {"type": "integer", "minimum": 5, "maximum": 3}
+ENDLESS = {"type": "object", "properties": {"n": {"$ref": "#/$defs/n"}}, "required": ["n"]}
+BRANCHING = {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 4} for i in range(30)}
+
+REFUSED: list[tuple[str, Any, str, str]] = [
+    ("json_schema", {"type": "strin"}, "", "Invalid type: strin"),
+    ("json_schema", {"properties": {"a": {"items": {"type": "strin"}}}}, "/properties/a/items", "Invalid type"),
+    ("json_schema", {"properties": {"a": {"pattern": "a(b"}}}, "/properties/a", "unclosed group"),
+    ("json_schema", {"properties": {"a": {"pattern": "(?=b)", "type": "string"}}}, "/properties/a", "look-around"),
+    ("json_schema", {"items": BACKWARDS, "minItems": 1, "type": "array"}, "/items", "never be satisfied"),
+    ("json_schema", {"$ref": "#/$defs/x"}, "", "does not exist"),
+    ("json_schema", {"anyOf": [{"$ref": "https://example.org/x"}, {}]}, "/anyOf/0", "example.org"),
+    ("json_schema", {"type": "string", "minLength": -1}, "", "minLength"),
+    ("json_schema", False, "", "never be satisfied"),
+    ("json_schema", {"enum": []}, "", "never be satisfied"),
+    ("json_schema", {"x-guidance": {"lenient": False}}, "/x-guidance", "x-guidance"),
+    ("json_schema", {"$ref": "#/$defs/n", "$defs": {"n": ENDLESS}}, "", "no end"),
+    ("regex", "a(b", "column 2", "unclosed group"),
+    ("regex", "ab(?<=c)", "column 3", "look-around"),
+    ("regex", r"(a)\1", "column 4", "backreferences"),
+    ("regex", r"[^\x00-\U0010ffff]", "", "never be satisfied"),
+    ("grammar", "start: foo\n", "line 1, column 8", "unknown name"),
+    ("grammar", 'start: "a"\nfoo: "b" )', "line 2, column 10", ""),
+    ("grammar", 'foo: "a"', "", "start"),
+    ("grammar", 'start: "a" start', "line 1", "without end"),
+    ("grammar", "start: X\nX: /[a-c]*/ & /[d-f]+/", "", "never be satisfied"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("option", "value", "place", "said"), REFUSED)
+def test_what_no_answer_can_be_held_to_is_refused_with_its_place(
+    option: str, value: Any, place: str, said: str
+) -> None:
+    with pytest.raises(GrammarError, match=option) as caught:
+        compiled(**{option: value})
+    assert said in str(caught.value)
+    assert caught.value.place == place
+    assert caught.value.option == option
+    assert "\n" not in str(caught.value)
+
+
+NOTED: list[tuple[Any, str]] = [
+    ({"type": "array", "items": {"type": "array", "uniqueItems": True}}, "uniqueItems is not enforced at /items."),
+    ({"type": "string", "format": "colour"}, "format 'colour' is not enforced at the top."),
+    ({"properties": {"a": {"not": {}}}, "additionalProperties": True}, "not is not enforced at /properties/a."),
+    ({"anyOf": [{"oneOf": [{}, {}]}]}, "oneOf at /anyOf/0 is taken as anyOf"),
+    ({"type": "string", "maxLenght": 3}, "maxLenght is not enforced at the top: JSON Schema knows no such keyword."),
+    ({"type": "integer", "nullable": True}, "nullable is not enforced at the top: JSON Schema knows no such keyword."),
+    ({"type": "object", "properties": {}}, "the object at the top gets its listed properties only"),
+    ({"if": {}, "then": {"type": "string"}}, "then is not enforced at the top."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "said"), NOTED)
+def test_what_is_not_enforced_is_said(schema: Any, said: str) -> None:
+    assert any(said in note.text for note in compiled(json_schema=schema).notes)
+
+
+def test_annotations_and_definitions_need_no_word() -> None:
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "t", "description": "d", "default": 3, "examples": [1], "deprecated": True, "$comment": "c",
+        "$defs": {"x": {"type": "integer"}}, "$ref": "#/$defs/x",
+    }  # fmt: skip
+    assert compiled(json_schema=schema).notes == ()
+
+
+HOSTILE: dict[str, tuple[str, Any]] = {
+    "very long pattern": ("regex", "((a{100}){100}){100}"),
+    "many states": ("regex", "(a|b)*a(a|b){500}(a|b)*a(a|b){500}"),
+    "nested repeats": ("json_schema", {"type": "string", "pattern": "(a{1,1000}){1,1000}"}),
+    "enormous lengths": ("json_schema", {"type": "string", "minLength": 10**6, "maxLength": 2 * 10**6}),
+    "enormous arrays": ("json_schema", {"type": "array", "items": {}, "minItems": 10**6, "maxItems": 10**9}),
+    "branching references": (
+        "json_schema",
+        {"$ref": "#/$defs/d0", "$defs": {**BRANCHING, "d30": {}}},
+    ),
+    "multiplying branches": (
+        "json_schema",
+        {"allOf": [{"anyOf": [{"properties": {f"a{i}": {"const": j}}} for j in range(4)]} for i in range(8)]},
+    ),
+    "ambiguous rules": ("grammar", 'start: s\ns: s s s | s s | "a" |'),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("option", "value"), HOSTILE.values(), ids=list(HOSTILE))
+def test_hostile_ones_are_refused_or_stay_cheap(option: str, value: Any) -> None:
+    """Refused at the latest when the time given has passed; what is taken has been walked a few steps already."""
+    cache = GrammarCache()
+    began = time.monotonic()
+    with contextlib.suppress(GrammarError):
+        cache.compiled(CHECKS[GrammarKind(option)](option, value), vocabulary(), seconds=5.0)
+    assert time.monotonic() - began < 60
+
+
+def spec(pattern: str) -> GrammarSpec:
+    return GrammarSpec(GrammarKind.REGEX, pattern)
+
+
+def test_equal_grammars_are_compiled_once_for_equal_vocabularies() -> None:
+    cache = GrammarCache()
+    first = cache.compiled(spec("a+"), vocabulary())
+    assert cache.compiled(spec("a+"), vocabulary()) is first
+    assert cache.compiled(spec("a+"), Vocabulary(tiny_tokenizer(), [2])) is first
+    assert cache.compiled(spec("a+"), Vocabulary(tiny_tokenizer(), [1, 2])) is not first
+    assert cache.compiled(spec("a+"), vocabulary(300)) is not first
+
+
+def test_the_cache_keeps_what_was_used_last_within_its_bytes() -> None:
+    one = estimate(spec("aaaa"))
+    cache = GrammarCache(limit=2 * one)
+    a, b = cache.compiled(spec("aaaa"), vocabulary()), cache.compiled(spec("bbbb"), vocabulary())
+    assert cache.compiled(spec("aaaa"), vocabulary()) is a
+    cache.compiled(spec("cccc"), vocabulary())
+    assert len(cache) == 2
+    assert cache.nbytes <= 2 * one
+    assert cache.compiled(spec("aaaa"), vocabulary()) is a
+    assert cache.compiled(spec("bbbb"), vocabulary()) is not b
+    cache.clear()
+    assert len(cache) == 0
+
+
+def test_a_grammar_larger_than_the_cache_is_kept_till_the_next() -> None:
+    cache = GrammarCache(limit=1)
+    made = cache.compiled(spec("a"), vocabulary())
+    assert cache.compiled(spec("a"), vocabulary()) is made
+    cache.compiled(spec("b"), vocabulary())
+    assert len(cache) == 1
+
+
+def test_several_threads_that_ask_for_the_same_wait_for_one_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, calls, found = threading.Event(), [], []
+
+    def slow(asked: GrammarSpec, words: Vocabulary) -> Any:
+        calls.append(asked)
+        gate.wait()
+        return original(asked, words)
+
+    original = grammar.compile_grammar
+    monkeypatch.setattr(grammar, "compile_grammar", slow)
+    cache = GrammarCache()
+    threads = [threading.Thread(target=lambda: found.append(cache.compiled(spec("x"), vocabulary()))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    gate.set()
+    for thread in threads:
+        thread.join()
+    assert len(calls) == 1
+    assert len(found) == 4
+    assert len(set(map(id, found))) == 1
+
+
+def test_a_compile_that_takes_too_long_is_given_up_and_not_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, calls = threading.Event(), []
+
+    def stuck(asked: GrammarSpec, words: Vocabulary) -> Any:
+        calls.append(asked)
+        gate.wait()
+        return original(asked, words)
+
+    original = grammar.compile_grammar
+    monkeypatch.setattr(grammar, "compile_grammar", stuck)
+    cache = GrammarCache()
+    for _ in range(2):
+        with pytest.raises(GrammarError, match=r"regex: compiling it took longer than 0.01 s"):
+            cache.compiled(spec("x"), vocabulary(), seconds=0.01)
+    assert len(calls) == 1
+    gate.set()
+    assert cache.compiled(spec("x"), vocabulary()).spec == spec("x")
+
+
+def test_a_compiler_that_panics_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def panic(_asked: GrammarSpec, _words: Vocabulary) -> Any:
+        raise BaseException("unreachable code")  # noqa: TRY002 - what a panic of native code looks like
+
+    monkeypatch.setattr(grammar, "compile_grammar", panic)
+    with pytest.raises(GrammarError, match="the compiler failed: unreachable code"):
+        GrammarCache().compiled(spec("x"), vocabulary())
+
+
+def test_a_step_that_is_slow_to_check_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar, "MASK_S", 0.0)
+    with pytest.raises(GrammarError, match="regex: a step of it took"):
+        compiled(regex="a+")
+
+
+def test_a_tokenizer_of_another_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="not one of the fast kind"):
+        Vocabulary(object(), [1]).made()
