@@ -105,10 +105,10 @@ def _outcome(row_id: int, token_id: int, ends: dict[int, tuple[FinishReason, Fin
 def _lean(event: ev.Event) -> ev.Event:
     """The event without what cannot change a decision."""
     if isinstance(event, ev.Submitted):
-        bare = replace(event.request, code=UserCode(), owned=(), prompt_text="", title="")
+        bare = replace(event.request, code=UserCode(), owned=(), compiled=None, prompt_text="", title="")
         return replace(event, request=bare)
     if isinstance(event, ev.StepDone):
-        return replace(event, outcomes=tuple(replace(o, text="", logprob=None) for o in event.outcomes))
+        return replace(event, outcomes=tuple(replace(o, text="", logprob=None, shares=()) for o in event.outcomes))
     if isinstance(event, ev.Turn):
         return replace(event, order=tuple(int(name) for name in event.order or () if isinstance(name, int)))
     return event

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from dataclasses import replace
 
@@ -115,3 +116,12 @@ def test_the_collector_gets_no_more_to_visit() -> None:
     gc.collect()
     assert len(gc.get_objects()) <= before
     assert log.nbytes < 20 * 4000
+
+
+def test_a_request_is_kept_without_what_cannot_be_written_down() -> None:
+    asked = replace(request(1), compiled=threading.RLock(), code=UserCode(on_token=print), owned=(print,))  # type: ignore[arg-type]
+    log = DecisionLog()
+    log.add(ev.Submitted(0, 0, asked, placed(asked)))
+    (kept,) = log.events()
+    assert isinstance(kept, ev.Submitted)
+    assert kept.request == replace(asked, compiled=None, code=UserCode(), owned=())
