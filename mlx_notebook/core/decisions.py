@@ -12,7 +12,7 @@ from __future__ import annotations
 import pickle
 from array import array
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.core import events as ev
 from mlx_notebook.core.request import UserCode
@@ -26,6 +26,15 @@ _ROWS, _ENDS = 4, 8
 """Added to _STEP: its rows are named (they are not those of the step before); some of them ended."""
 
 _NONE = -1
+
+_BARE: dict[str, Any] = {
+    "code": UserCode(),
+    "owned": (),
+    "compiled": None,
+    "model_class": None,
+    "prompt_text": "",
+    "title": "",
+}
 
 _REASONS, _DETAILS = list(FinishReason), list(FinishDetail)
 
@@ -105,8 +114,8 @@ def _outcome(row_id: int, token_id: int, ends: dict[int, tuple[FinishReason, Fin
 def _lean(event: ev.Event) -> ev.Event:
     """The event without what cannot change a decision."""
     if isinstance(event, ev.Submitted):
-        bare = replace(event.request, code=UserCode(), owned=(), compiled=None, prompt_text="", title="")
-        return replace(event, request=bare)
+        # Whatever else a request carries was made by somebody else, and may not be written down.
+        return replace(event, request=replace(event.request, **_BARE))
     if isinstance(event, ev.StepDone):
         return replace(event, outcomes=tuple(replace(o, text="", logprob=None, shares=()) for o in event.outcomes))
     if isinstance(event, ev.Turn):

@@ -9,7 +9,7 @@ from IPython.core.error import UsageError
 
 from mlx_notebook.core.rows import RowStatus
 from mlx_notebook.engine.backend import scripted_texts
-from mlx_notebook.errors import QueueFull, RowFailed, UnsupportedRequest
+from mlx_notebook.errors import GrammarError, QueueFull, RowFailed
 from mlx_notebook.gateway.handle import Handle
 from mlx_notebook.gateway.registry import registry
 from mlx_notebook.notebook import find_gateway, loading
@@ -125,7 +125,7 @@ def test_options_reach_the_request(loaded: InteractiveShell, scripted: Callable[
     ("code", "error"),
     [
         ("%%mlxgen --temprature 1\nhi", (UsageError, "did you mean --temperature?")),
-        ("%%mlxgen --json-schema x\nhi", (UnsupportedRequest, "--json-schema is planned")),
+        ("%%mlxgen --json-schema x\nhi", (GrammarError, "json_schema: the text is no JSON at line 1, column 1")),
         ("%%mlxgen --temperature 3000\nhi", (ValueError, "temperature=3000.0 is out of range: a number from 0 to 100")),
         ("%%mlxgen --max-tokens 0\nhi", (ValueError, "max_tokens=0 is out of range")),
         ("%%mlxgen --logit-bias 42\nhi", (TypeError, "logit_bias: a dictionary")),
