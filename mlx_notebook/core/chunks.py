@@ -1,7 +1,8 @@
 """How much of which prompts to compute between two decode steps.
 
-Chunks are sized by time: what a token of prompt costs is learned from the chunks that were run, and
-a chunk takes about the target, so that running rows wait no longer than that for a joiner. Short
+Chunks are sized by time: what they cost is learned from those that were run. While rows write, a chunk may
+take the target and as long as one of their steps, so that none waits for its next token longer than the target
+and two steps, and a machine that is slow at everything does not cut prompts into crumbs. Short
 prompts go together, padded to one rectangle, within the same budget; of long ones one at a time
 gets a chunk, in turn. With a fixed chunk (deterministic mode, or the user's choice) prompts go
 alone, cut at absolute positions.
@@ -9,9 +10,9 @@ alone, cut at absolute positions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mlx_notebook.core.chunk_costs import WEIGHT, ChunkCosts
 from mlx_notebook.core.events import PrefillPart
 
 if TYPE_CHECKING:
@@ -20,46 +21,47 @@ if TYPE_CHECKING:
     from mlx_notebook.core.rows import Row
 
 TARGET_NS = 50_000_000
-"""How long running rows may wait for one chunk."""
+"""How long running rows may wait for one chunk, beside the time of a step."""
 
 ALONE_FACTOR = 8
 """While nobody writes nobody waits, but cancels are looked at between chunks: so not without limit."""
 
-SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048)
-"""Chunk lengths: few shapes, so that few kernels are compiled."""
-
 FIRST_GUESS_NS = 400_000
 """A token's cost before anything was measured: small enough a first chunk to be harmless."""
 
-WEIGHT = 0.3
-"""Of a new measurement in the running mean."""
+MOST_OF_A_STEP_NS = 250_000_000
+"""A step counts for no more: one that a user's function slows down is no reason for long chunks."""
 
 
-@dataclass(slots=True)
 class ChunkPlanner:
-    """Plans prefill, and learns what a token costs.
+    """Plans prefill, and learns what it costs.
 
     Args:
         fixed: tokens a chunk, cut at multiples of it; None to size by time.
         together: whether short prompts may share a forward.
+        token_ns: what a token is taken to cost before anything was measured.
     """
 
-    fixed: int | None = None
-    together: bool = True
-    token_ns: float = FIRST_GUESS_NS
+    def __init__(self, fixed: int | None = None, *, together: bool = True, token_ns: float = FIRST_GUESS_NS) -> None:
+        self.fixed = fixed
+        self.together = together
+        self._costs = ChunkCosts(token_ns)
+        self._step_ns = 0.0
 
     def learn(self, padded_tokens: int, spent_ns: int) -> None:
-        """A forward over this many tokens (padding counted) took so long."""
-        if padded_tokens > 0 and spent_ns > 0:
-            self.token_ns += WEIGHT * (spent_ns / padded_tokens - self.token_ns)
+        """A forward over this many prompt tokens (padding counted) took so long."""
+        self._costs.learn(padded_tokens, spent_ns)
+
+    def learn_step(self, spent_ns: int) -> None:
+        """A decode step took so long."""
+        self._step_ns += WEIGHT * (min(spent_ns, MOST_OF_A_STEP_NS) - self._step_ns)
 
     def budget(self, *, rows_wait: bool) -> int:
         """Tokens of one forward now; `rows_wait` says whether any row is writing."""
         if self.fixed is not None:
             return self.fixed
-        target = TARGET_NS if rows_wait else TARGET_NS * ALONE_FACTOR
-        affordable = target / self.token_ns
-        return max((size for size in SIZES if size <= affordable), default=SIZES[0])
+        target = TARGET_NS + self._step_ns if rows_wait else TARGET_NS * ALONE_FACTOR
+        return self._costs.largest_within(target)
 
     def plan(self, rows: Sequence[Row], *, rows_wait: bool) -> tuple[PrefillPart, ...]:
         """The next forward for these rows (in turn order); empty if there are none."""
