@@ -43,6 +43,8 @@ class RowState:
     it, where it could be sampled before `ready` was read; `logits` [1, V] stand in for `ahead` where user processors
     must see `ready` first.
     `user_ns` counts what the row's own code took since it was last asked.
+    `hosted`: user code stands between a token and the draw of the next. `reach`: how many of the last tokens are
+    remembered; None for all.
     `history` [n] holds the last tokens, prompt and output, as far back as somebody looks.
     """
 
@@ -59,6 +61,12 @@ class RowState:
     ahead: Drawn | None = None
     logits: mx.array | None = None
     user_ns: int = 0
+    hosted: bool = field(init=False)
+    reach: int | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.hosted = bool(self.request.code.logits_processors)
+        self.reach = None if self.hosted else self.sampler.reach
 
     @property
     def known(self) -> tuple[int, ...]:
@@ -72,19 +80,9 @@ class RowState:
         return self.committed[-1] if self.committed else self.request.shape.prompt_ids[-1]
 
     @property
-    def hosted(self) -> bool:
-        """Whether user code stands between a token and the draw of the next."""
-        return bool(self.request.code.logits_processors)
-
-    @property
     def produced(self) -> int:
         """Number of the token that the next forward draws: those committed, and the one that waits."""
         return len(self.committed) + (self.ready is not None)
-
-    @property
-    def reach(self) -> int | None:
-        """How many of the last tokens are remembered; None for all."""
-        return None if self.hosted else self.sampler.reach
 
     def remember_known(self) -> None:
         """Start the history with all that is known."""

@@ -1,0 +1,65 @@
+"""Joined projections: the twin says what the model says, and nothing is held twice."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import mlx.nn as nn  # noqa: PLR0402 - mlx.nn re-exports by star, which the short form hides from mypy
+import pytest
+from mlx.utils import tree_flatten
+from mlx_lm.models.cache import make_prompt_cache
+
+from mlx_notebook.engine.stores.joined import joined
+from tests.small_models import random_prompt, small
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2"])  # without and with a bias
+def test_the_twin_says_what_the_model_says(kind: str) -> None:
+    model, _ = small(kind)
+    before = {name: mx.array(value) for name, value in tree_flatten(model.parameters())}
+    tokens = mx.array([random_prompt(20, seed=1), random_prompt(20, seed=2)])
+    expected = model(tokens, cache=make_prompt_cache(model))
+    mx.eval(before, expected)
+    twin = joined(model)
+    assert type(twin) is type(model)
+    assert type(model.layers[0].self_attn.q_proj) is nn.Linear
+    assert type(twin.layers[0].self_attn.q_proj) is not nn.Linear
+    assert type(twin.layers[0].mlp.down_proj) is nn.Linear
+    assert mx.allclose(twin(tokens, cache=make_prompt_cache(model)), expected, atol=1e-4)
+    assert mx.allclose(model(tokens, cache=make_prompt_cache(model)), expected, atol=1e-5)
+    after = dict(tree_flatten(model.parameters()))
+    assert after.keys() == before.keys()
+    assert all(mx.array_equal(after[name], value).item() for name, value in before.items())
+
+
+class Odd(nn.Module):
+    """Asks its projections with different inputs, in another order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_proj = nn.Linear(8, 6, bias=False)
+        self.k_proj = nn.Linear(8, 4, bias=False)
+        self.v_proj = nn.Linear(8, 2, bias=False)
+        self.gate_proj = nn.Linear(8, 4)
+        self.up_proj = nn.Linear(6, 4)  # not of the same input
+
+    def __call__(self, x: mx.array) -> mx.array:
+        parts = [self.v_proj(x), self.q_proj(x), self.k_proj(x + 1), self.gate_proj(x)]
+        return mx.concatenate([*parts, self.up_proj(parts[1])], axis=-1)
+
+
+def test_no_result_depends_on_how_they_are_used() -> None:
+    model = Odd()
+    x = mx.random.normal((3, 8))
+    expected = model(x)
+    twin = joined(model)
+    assert type(twin.up_proj) is nn.Linear
+    assert mx.allclose(twin(x), expected, atol=1e-5)
+
+
+def test_nothing_is_held_twice() -> None:
+    model = Odd()
+    mx.eval(model.parameters())
+    held = mx.get_active_memory()
+    twin = joined(model)
+    assert mx.get_active_memory() <= held
+    del twin
