@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import mlx.core as mx
-import mlx.nn as nn  # noqa: PLR0402 - mlx.nn re-exports by star, which the short form hides from mypy
 import pytest
+from mlx.nn.layers.base import Module
+from mlx.nn.layers.linear import Linear
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 
 from mlx_notebook.engine.stores.joined import joined
+from mlx_notebook.engine.stores.paged_kernel import StockPages
 from tests.small_models import random_prompt, small
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])  # without and with a bias
 def test_the_twin_says_what_the_model_says(kind: str) -> None:
     model, _ = small(kind)
-    before = {name: mx.array(value) for name, value in tree_flatten(model.parameters())}
+    before = {name: value + 0 for name, value in dict(tree_flatten(model.parameters())).items()}
     tokens = mx.array([random_prompt(20, seed=1), random_prompt(20, seed=2)])
     expected = model(tokens, cache=make_prompt_cache(model))
     mx.eval(before, expected)
-    twin = joined(model)
+    twin = joined(model, StockPages().split)
     assert type(twin) is type(model)
-    assert type(model.layers[0].self_attn.q_proj) is nn.Linear
-    assert type(twin.layers[0].self_attn.q_proj) is not nn.Linear
-    assert type(twin.layers[0].mlp.down_proj) is nn.Linear
+    assert type(model.layers[0].self_attn.q_proj) is Linear
+    assert type(twin.layers[0].self_attn.q_proj) is not Linear
+    assert type(twin.layers[0].mlp.down_proj) is Linear
     assert mx.allclose(twin(tokens, cache=make_prompt_cache(model)), expected, atol=1e-4)
     assert mx.allclose(model(tokens, cache=make_prompt_cache(model)), expected, atol=1e-5)
     after = dict(tree_flatten(model.parameters()))
@@ -31,16 +33,16 @@ def test_the_twin_says_what_the_model_says(kind: str) -> None:
     assert all(mx.array_equal(after[name], value).item() for name, value in before.items())
 
 
-class Odd(nn.Module):
+class Odd(Module):
     """Asks its projections with different inputs, in another order."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.q_proj = nn.Linear(8, 6, bias=False)
-        self.k_proj = nn.Linear(8, 4, bias=False)
-        self.v_proj = nn.Linear(8, 2, bias=False)
-        self.gate_proj = nn.Linear(8, 4)
-        self.up_proj = nn.Linear(6, 4)  # not of the same input
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.q_proj = Linear(8, 6, bias=False)
+        self.k_proj = Linear(8, 4, bias=False)
+        self.v_proj = Linear(8, 2, bias=False)
+        self.gate_proj = Linear(8, 4)
+        self.up_proj = Linear(6, 4)  # not of the same input
 
     def __call__(self, x: mx.array) -> mx.array:
         parts = [self.v_proj(x), self.q_proj(x), self.k_proj(x + 1), self.gate_proj(x)]
@@ -51,15 +53,15 @@ def test_no_result_depends_on_how_they_are_used() -> None:
     model = Odd()
     x = mx.random.normal((3, 8))
     expected = model(x)
-    twin = joined(model)
-    assert type(twin.up_proj) is nn.Linear
+    twin = joined(model, StockPages().split)
+    assert type(twin.up_proj) is Linear
     assert mx.allclose(twin(x), expected, atol=1e-5)
 
 
 def test_nothing_is_held_twice() -> None:
     model = Odd()
-    mx.eval(model.parameters())
+    mx.eval(model.parameters())  # type: ignore[no-untyped-call]
     held = mx.get_active_memory()
-    twin = joined(model)
+    twin = joined(model, StockPages().split)
     assert mx.get_active_memory() <= held
     del twin

@@ -15,40 +15,48 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
-import mlx.nn as nn  # noqa: PLR0402 - mlx.nn re-exports by star, which the short form hides from mypy
+from mlx.nn.layers.base import Module
+from mlx.nn.layers.linear import Linear
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    Split = Callable[[mx.array, list[int]], Sequence[mx.array]]
 
 SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
-def joined(model: Any) -> Any:
-    """A twin of the model with sibling projections joined; plain `nn.Linear` only, others stay as they are."""
+def joined(model: Any, split: Split) -> Any:
+    """A twin of the model with sibling projections joined; plain `nn.Linear` only, others stay as they are.
+
+    Args:
+        model: an mlx-lm model, or a part of one.
+        split: gives the parts of a product [..., n] cut at these columns.
+    """
     twin = copy.copy(model)
     for key, child in model.items():
-        twin[key] = _twin_of(child)
+        twin[key] = _twin_of(child, split)
     for names in SIBLINGS:
         linears = [model.get(name) for name in names]
         if _alike(linears):
-            group = _Group(linears)
+            group = _Group(linears, split)
             for at, name in enumerate(names):
                 twin[name] = _Part(group, at)
     return twin
 
 
-def _twin_of(child: Any) -> Any:
-    if isinstance(child, nn.Module):
-        return joined(child)
+def _twin_of(child: Any, split: Split) -> Any:
+    if isinstance(child, Module):
+        return joined(child, split)
     if isinstance(child, list | tuple):
-        return type(child)(_twin_of(one) for one in child)
+        return type(child)(_twin_of(one, split) for one in child)
     if isinstance(child, dict):
-        return {key: _twin_of(one) for key, one in child.items()}
+        return {key: _twin_of(one, split) for key, one in child.items()}
     return child
 
 
 def _alike(linears: Sequence[Any]) -> bool:
-    if not all(type(linear) is nn.Linear for linear in linears):
+    if not all(type(linear) is Linear for linear in linears):
         return False
     kinds = {(one.weight.shape[1], one.weight.dtype, "bias" in one) for one in linears}
     return len(kinds) == 1
@@ -57,7 +65,8 @@ def _alike(linears: Sequence[Any]) -> bool:
 class _Group:
     """The joined weights of some linear layers; the last product, until all of its parts were taken."""
 
-    def __init__(self, linears: Sequence[Any]) -> None:
+    def __init__(self, linears: Sequence[Any], split: Split) -> None:
+        self._split = split
         self._cuts = list(accumulate(one.weight.shape[0] for one in linears))[:-1]
         self._last = len(linears) - 1
         self._weight = mx.concatenate([one.weight for one in linears])
@@ -66,17 +75,17 @@ class _Group:
             one.weight = weight
         mx.eval(self._weight, self._bias, [one.weight for one in linears])
         self._input: mx.array | None = None
-        self._parts: list[mx.array] = []
+        self._parts: Sequence[mx.array] = ()
 
     def part(self, at: int, x: mx.array) -> mx.array:
         """The product [..., n] of one of them with x [..., D]."""
         if x is not self._input:
             weight = self._weight.T
             product = x @ weight if self._bias is None else mx.addmm(self._bias, x, weight)
-            self._input, self._parts = x, list(mx.split(product, self._cuts, axis=-1))
+            self._input, self._parts = x, self._split(product, self._cuts)
         found = self._parts[at]
         if at == self._last:  # asked last as a rule; what is being traced must not outlive its trace
-            self._input, self._parts = None, []
+            self._input, self._parts = None, ()
         return found
 
 

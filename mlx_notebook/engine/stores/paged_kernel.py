@@ -21,7 +21,7 @@ import mlx.core as mx
 from mlx_notebook.core.projection import BLOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 WARPS, DEEP = 4, 2
 SPAN = 512
@@ -69,11 +69,18 @@ class PageOps(Protocol):
         """
         ...
 
+    def split(self, product: mx.array, cuts: list[int]) -> Sequence[mx.array]:
+        """The parts of a product [..., n] cut at these columns."""
+        ...
+
 
 class StockPages:
     """The same with MLX's own operations: the oracle, and what runs where the kernel can't."""
 
     in_place = False
+
+    def split(self, product: mx.array, cuts: list[int]) -> Sequence[mx.array]:
+        return list(mx.split(product, cuts, axis=-1))
 
     def fill(self, pool: LayerPool, pages: mx.array, keys: mx.array, values: mx.array, columns: int) -> mx.array:
         count = pages.shape[0]
@@ -285,6 +292,17 @@ if (index < (long)H * columns * lanes) {
 if (index == 0) done[0] = 1;
 """
 
+_SPLIT = """
+constexpr int EACH = 16 / sizeof(T);  // numbers of one load
+const int at = (blockIdx.x * blockDim.x + threadIdx.x) * EACH;
+const size_t row = blockIdx.y;
+if (at < A + B + C) {
+  const uint4 word = *reinterpret_cast<const uint4*>(whole + row * (A + B + C) + at);
+  T* to = at < A ? first + row * A + at : at < A + B ? second + row * B + at - A : third + row * C + at - A - B;
+  *reinterpret_cast<uint4*>(to) = word;
+}
+"""
+
 _DEFINES = f"#define BLOCK {BLOCK}\n#define SPAN {SPAN}\n#define WARPS {WARPS}\n#define DEEP {DEEP}\n"
 
 
@@ -303,6 +321,29 @@ class CudaPages:
         self._fill = _kernel(
             "mlxnb_fill_pages", ["ksrc", "vsrc", "kpool", "vpool", "pages", "dims"], ["done"], _FILL, header
         )
+
+        self._split = _kernel("mlxnb_split_three", ["whole"], ["first", "second", "third"], _SPLIT)
+
+    def split(self, product: mx.array, cuts: list[int]) -> Sequence[mx.array]:
+        """Three parts (queries, keys, values) in one launch, where stock operations copy each when it is used.
+
+        Others are left to stock operations: gate and up go as they are into the one kernel that multiplies them.
+        """
+        *outer, width = product.shape
+        each = 16 // product.dtype.size
+        if len(cuts) != 2 or any(cut % each for cut in (*cuts, width)):
+            return list(mx.split(product, cuts, axis=-1))
+        sizes = [cuts[0], cuts[1] - cuts[0], width - cuts[1]]
+        threads = -(-width // (each * 256)) * 256
+        parts: list[mx.array] = self._split(
+            inputs=[product],
+            template=[("T", product.dtype), *zip("ABC", sizes, strict=True)],
+            grid=(threads, math.prod(outer), 1),
+            threadgroup=(256, 1, 1),
+            output_shapes=[(*outer, size) for size in sizes],
+            output_dtypes=[product.dtype] * 3,
+        )
+        return parts
 
     def fill(self, pool: LayerPool, pages: mx.array, keys: mx.array, values: mx.array, columns: int) -> mx.array:
         _, heads, capacity, width = keys.shape
@@ -366,7 +407,7 @@ def _bits_of(number: float) -> int:
     return bits
 
 
-def _kernel(name: str, inputs: list[str], outputs: list[str], source: str, header: str) -> Callable[..., Any]:
+def _kernel(name: str, inputs: list[str], outputs: list[str], source: str, header: str = "") -> Callable[..., Any]:
     made: Any = mx.fast.cuda_kernel(name=name, input_names=inputs, output_names=outputs, source=source, header=header)
     kernel: Callable[..., Any] = made
     return kernel

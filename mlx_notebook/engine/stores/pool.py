@@ -89,7 +89,7 @@ class PoolStore:
         if not all(type(cache) is KVCache for cache in caches):
             raise ValueError("the pool serves models whose layers all keep plain full-attention caches")
         self._model = model
-        self._joined = joined(model)
+        self._joined = joined(model, ops.split)
         self._ops = ops
         self._rows = RowsStore(model)
         self._layers: list[LayerPool] = []
@@ -173,9 +173,9 @@ class PoolStore:
         """Copy the columns of rows that join into pages; their own caches let go of them."""
         if not rows:
             return
+        self._reserve(sum(pages_for(row.fed + 1) for row in rows), like=rows[0])
         for row in rows:
             self._rows.settle(row)
-            self._reserve(pages_for(row.fed + 1), like=row)
             self._held[id(row)] = _Held(row, self._pages.take(pages_for(row.fed + 1)))
         written: list[mx.array] = []
         for row in rows:
