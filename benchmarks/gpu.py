@@ -330,16 +330,11 @@ def main() -> int:
     rows = [int(count) for count in options.rows.split(",")]
     lines: list[Line] = []
     samples: dict[str, Any] = {}
-    tables: list[tuple[list[Line], dict[str, Any]]] = []
-    if "a" in options.tables:
-        tables.append(steps_table(options.shape, model, rows, options.rounds, options.steps))
-    if "b" in options.tables:
-        tables.append(runs_table(options.shape, model, [count for count in rows if count >= 8], options.rounds))
-    if "d" in options.tables:
-        tables.append(gaps_table(options.shape, model, 32, 6000, options.rounds))
-    for more_lines, more_samples in tables:
-        lines += more_lines
-        samples |= more_samples
+    tables: dict[str, Callable[[], tuple[list[Line], dict[str, Any]]]] = {
+        "a": lambda: steps_table(options.shape, model, rows, options.rounds, options.steps),
+        "b": lambda: runs_table(options.shape, model, [count for count in rows if count >= 8], options.rounds),
+        "d": lambda: gaps_table(options.shape, model, 32, 6000, options.rounds),
+    }
     report = Report(
         f"gpu_{options.shape}",
         f"Llama {options.shape} shape, bfloat16, on a GPU",
@@ -347,6 +342,12 @@ def main() -> int:
         samples,
         {"shape": options.shape, "prompt": PROMPT, "answer": ANSWER, "device": str(mx.device_info())},
     )
+    for table in options.tables:
+        more_lines, more_samples = tables[table]()
+        lines += more_lines
+        samples |= more_samples
+        if not options.no_keep:
+            report.save()  # after each: a lent GPU may be gone before the last
     return finish(report, keep=not options.no_keep)
 
 

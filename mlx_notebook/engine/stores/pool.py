@@ -3,8 +3,8 @@
 For GPUs, where a launch costs more than the work of a short row: a decode step is one forward with one attention
 launch a layer, whatever the rows' lengths, and it is compiled for each number of places (a power of two; spare
 places are idle). A row comes in when it first decodes beside others: its columns are copied into pages, once. It goes
-back into caches of its own (`settle`) when it is alone, rests, or is kept. Prefill and single rows are the rows
-store's.
+back into caches of its own (`settle`) when it is alone, rests, or is kept. Single rows, and prefill of
+rows that hold something already, are the rows store's.
 
 It serves models whose layers all keep plain full-attention caches; others keep the rows store.
 """
@@ -152,7 +152,21 @@ class PoolStore:
     def prefill(self, rows: Sequence[Fed], tokens: mx.array, lengths: Sequence[int]) -> None:
         for row in rows:
             self.settle(row)
-        self._rows.prefill(rows, tokens, lengths)
+        if len(rows) == 1 or any(row.fed for row in rows):
+            self._rows.prefill(rows, tokens, lengths)
+        else:
+            self._prefill_from_the_start(rows, tokens, lengths)
+
+    def _prefill_from_the_start(self, rows: Sequence[Fed], tokens: mx.array, lengths: Sequence[int]) -> None:
+        """As one rectangle: a row's padding comes after all that the row may see. Row by row is many launches a row."""
+        caches = make_caches(self._model)
+        self._model(tokens, cache=caches)
+        for at, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+            columns = pages_for(length) * BLOCK
+            for own, whole in zip(row.cache, caches, strict=True):
+                own.keys = whole.keys[at : at + 1, :, :columns]
+                own.values = whole.values[at : at + 1, :, :columns]
+                own.offset = length
 
     def warm(self, rows: int) -> int:
         """As `Store.warm`: idle places only, which write where nobody reads."""
