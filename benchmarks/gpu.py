@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
+import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -316,6 +317,11 @@ def gaps_table(name: str, model: Any, rows: int, long: int, rounds: int) -> tupl
     return lines, {f"{name} gaps": found}
 
 
+def _device() -> str:
+    info = mx.device_info()
+    return ", ".join(str(info[key]) for key in ("device_name", "architecture") if key in info)
+
+
 def main() -> int:
     """Measure what is asked for, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -340,7 +346,13 @@ def main() -> int:
         f"Llama {options.shape} shape, bfloat16, on a GPU",
         lines,
         samples,
-        {"shape": options.shape, "prompt": PROMPT, "answer": ANSWER, "device": str(mx.device_info())},
+        {
+            "shape": options.shape,
+            "prompt": PROMPT,
+            "answer": ANSWER,
+            "device": _device(),
+            "command": " ".join(sys.argv),
+        },
     )
     for table in options.tables:
         more_lines, more_samples = tables[table]()
