@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
+import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -316,6 +317,11 @@ def gaps_table(name: str, model: Any, rows: int, long: int, rounds: int) -> tupl
     return lines, {f"{name} gaps": found}
 
 
+def _device() -> str:
+    info = mx.device_info()
+    return ", ".join(str(info[key]) for key in ("device_name", "architecture") if key in info)
+
+
 def main() -> int:
     """Measure what is asked for, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -330,23 +336,30 @@ def main() -> int:
     rows = [int(count) for count in options.rows.split(",")]
     lines: list[Line] = []
     samples: dict[str, Any] = {}
-    tables: list[tuple[list[Line], dict[str, Any]]] = []
-    if "a" in options.tables:
-        tables.append(steps_table(options.shape, model, rows, options.rounds, options.steps))
-    if "b" in options.tables:
-        tables.append(runs_table(options.shape, model, [count for count in rows if count >= 8], options.rounds))
-    if "d" in options.tables:
-        tables.append(gaps_table(options.shape, model, 32, 6000, options.rounds))
-    for more_lines, more_samples in tables:
-        lines += more_lines
-        samples |= more_samples
+    tables: dict[str, Callable[[], tuple[list[Line], dict[str, Any]]]] = {
+        "a": lambda: steps_table(options.shape, model, rows, options.rounds, options.steps),
+        "b": lambda: runs_table(options.shape, model, [count for count in rows if count >= 8], options.rounds),
+        "d": lambda: gaps_table(options.shape, model, 32, 6000, options.rounds),
+    }
     report = Report(
         f"gpu_{options.shape}",
         f"Llama {options.shape} shape, bfloat16, on a GPU",
         lines,
         samples,
-        {"shape": options.shape, "prompt": PROMPT, "answer": ANSWER, "device": str(mx.device_info())},
+        {
+            "shape": options.shape,
+            "prompt": PROMPT,
+            "answer": ANSWER,
+            "device": _device(),
+            "command": " ".join(sys.argv),
+        },
     )
+    for table in options.tables:
+        more_lines, more_samples = tables[table]()
+        lines += more_lines
+        samples |= more_samples
+        if not options.no_keep:
+            report.save()  # after each: a lent GPU may be gone before the last
     return finish(report, keep=not options.no_keep)
 
 

@@ -53,8 +53,8 @@ def feed(store: Store, bodies: Sequence[Body]) -> None:
     if len(bodies) == 1:
         mx.eval(arrays_of(bodies[0][0].cache))
     else:
-        for row, _ in bodies:  # a slice of the cohort's arrays would keep all of them alive
-            detach(row.cache)
+        # A slice of the cohort's arrays would keep all of them alive.
+        detach([cache for row, _ in bodies for cache in row.cache])
     mx.clear_cache()  # activations of a long chunk are of a size that no other step will use again
 
 

@@ -45,6 +45,8 @@ class RowState:
     in for `ahead` where user processors or the grammar must see `ready` first. `grammar` is the row's own matcher.
     `branches` are the ids that the grammar allowed for `ready` with their log-probabilities, where choices are summed.
     `user_ns` counts what the row's own code took since it was last asked.
+    `hosted`: user code stands between a token and the draw of the next. `reach`: how many of the last tokens are
+    remembered; None for all.
     `history` [n] holds the last tokens, prompt and output, as far back as somebody looks.
     """
 
@@ -63,6 +65,12 @@ class RowState:
     user_ns: int = 0
     grammar: Matcher | None = None
     branches: tuple[list[int], mx.array] | None = None
+    hosted: bool = field(init=False)
+    reach: int | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.hosted = bool(self.request.code.logits_processors)
+        self.reach = None if self.hosted else self.sampler.reach
 
     @property
     def known(self) -> tuple[int, ...]:
@@ -76,11 +84,6 @@ class RowState:
         return self.committed[-1] if self.committed else self.request.shape.prompt_ids[-1]
 
     @property
-    def hosted(self) -> bool:
-        """Whether user code stands between a token and the draw of the next."""
-        return bool(self.request.code.logits_processors)
-
-    @property
     def held(self) -> bool:
         """Whether a token must be known on the host before the next can be drawn."""
         return self.grammar is not None or self.hosted
@@ -89,11 +92,6 @@ class RowState:
     def produced(self) -> int:
         """Number of the token that the next forward draws: those committed, and the one that waits."""
         return len(self.committed) + (self.ready is not None)
-
-    @property
-    def reach(self) -> int | None:
-        """How many of the last tokens are remembered; None for all."""
-        return None if self.hosted else self.sampler.reach
 
     def remember_known(self) -> None:
         """Start the history with all that is known."""

@@ -43,6 +43,9 @@ class Sampler:
     Args:
         options: the row's sampling options, already checked against the model's vocabulary.
         spared: token ids that XTC never drops (end of sequence, newline).
+
+    Attributes:
+        adjusts: whether bias or penalties change the logits.
     """
 
     def __init__(self, options: SamplingOptions, spared: Iterable[int]) -> None:
@@ -51,14 +54,10 @@ class Sampler:
         self._stages = stages_of(options)
         self._spared = tuple(sorted(set(spared)))
         top_p = options.top_p if 0.0 < options.top_p < 1.0 else 1.0
+        self.adjusts = bool(self._stages)
         self._way = Way(True) if options.greedy else Way(False, top_p, options.min_p, None, options.top_k)
         # mlx-lm normalises wherever any filter is set, also while XTC's coin says no.
         self.normalises = not options.greedy and (self._way.filters or options.xtc_probability > 0.0)
-
-    @property
-    def adjusts(self) -> bool:
-        """Whether bias or penalties change the logits."""
-        return bool(self._stages)
 
     def adjust(self, tokens: mx.array, logits: mx.array) -> mx.array:
         """Bias and penalties on logits [1, V]; `tokens` [n] are the last ones, `reach` of them if there are."""
@@ -129,6 +128,16 @@ class Drawn(NamedTuple):
 
 def draw_rows(samplers: Sequence[Sampler], indices: Sequence[int], logits: mx.array) -> list[Drawn]:
     """One token a row from adjusted logits [R, V]; `indices[r]` is the number of row r's token."""
+    if all(sampler.options.greedy for sampler in samplers):  # many batches, and nothing to find out about each row
+        tokens = mx.argmax(logits, axis=-1)
+    else:
+        tokens = _tokens_by_way(samplers, indices, logits)
+    together = DrawnRows(tokens, _logprobs_of(samplers, logits, tokens))
+    return [Drawn(together, place) for place in range(len(samplers))]
+
+
+def _tokens_by_way(samplers: Sequence[Sampler], indices: Sequence[int], logits: mx.array) -> mx.array:
+    """Tokens [R]: one operation for all rows of one way."""
     groups: dict[tuple[Way, bool], list[int]] = {}
     for place, (sampler, index) in enumerate(zip(samplers, indices, strict=True)):
         groups.setdefault((sampler.way(index), sampler.normalises), []).append(place)
@@ -136,12 +145,10 @@ def draw_rows(samplers: Sequence[Sampler], indices: Sequence[int], logits: mx.ar
     for (way, normalises), places in groups.items():
         own = _rows_of(logits, places)
         parts.append(_choose(way, normalises, own, [samplers[p].options for p in places], [indices[p] for p in places]))
-    tokens = parts[0]
-    if len(parts) > 1:
-        order = [place for places in groups.values() for place in places]
-        tokens = mx.concatenate(parts)[mx.array(sorted(range(len(order)), key=order.__getitem__))]
-    together = DrawnRows(tokens, _logprobs_of(samplers, logits, tokens))
-    return [Drawn(together, place) for place in range(len(samplers))]
+    if len(parts) == 1:
+        return parts[0]
+    order = [place for places in groups.values() for place in places]
+    return mx.concatenate(parts)[mx.array(sorted(range(len(order)), key=order.__getitem__))]
 
 
 def _choose(

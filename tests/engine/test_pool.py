@@ -12,7 +12,7 @@ import pytest
 from mlx_notebook.core.projection import BLOCK
 from mlx_notebook.engine.attention import AttentionRoute
 from mlx_notebook.engine.parity import choose_store
-from mlx_notebook.engine.stores.caches import arrays_of, make_caches
+from mlx_notebook.engine.stores.caches import arrays_of, detach, make_caches
 from mlx_notebook.engine.stores.paged_kernel import StockPages, agrees_with_stock
 from mlx_notebook.engine.stores.pages import SCRATCH, Pages, pages_for
 from mlx_notebook.engine.stores.pool import PoolStore
@@ -147,4 +147,26 @@ def test_warming_up_touches_no_row(served: Any) -> None:
         store.warm(2 + at % 3)
         for row, whole in zip(rows, expected, strict=True):
             assert mx.allclose(logits[places.index(row)], whole[at], atol=1e-3)
+            row.fed += 1
+
+
+def test_rows_read_together_say_what_they_say_alone(served: Any) -> None:
+    store = PoolStore(served, StockPages())
+    prompts = [random_prompt(length + 6, seed=length) for length in (BLOCK + 9, 5, BLOCK)]
+    lengths = [len(prompt) - 6 for prompt in prompts]
+    rows = [TestRow(make_caches(served), prompt) for prompt in prompts]
+    padded = [prompt[:length] + [0] * (max(lengths) - length) for prompt, length in zip(prompts, lengths, strict=True)]
+    store.prefill(rows, mx.array(padded), lengths)
+    detach([cache for row in rows for cache in row.cache])
+    assert all(
+        cache.keys.shape[2] == pages_for(n) * BLOCK for row, n in zip(rows, lengths, strict=True) for cache in row.cache
+    )
+    for row, length in zip(rows, lengths, strict=True):
+        row.fed = length
+    expected = [alone(served, prompt) for prompt in prompts]
+    for _ in range(5):
+        places = store.order(rows)
+        logits = store.step(places, mx.array([[0 if row is None else row.tokens[row.fed]] for row in places]))
+        for row, whole in zip(rows, expected, strict=True):
+            assert mx.allclose(logits[places.index(row)], whole[row.fed], atol=1e-3)
             row.fed += 1

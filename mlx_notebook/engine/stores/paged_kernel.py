@@ -13,6 +13,7 @@ al., PagedAttention. The code is our own.
 from __future__ import annotations
 
 import math
+import struct
 from typing import TYPE_CHECKING, Any, Protocol
 
 import mlx.core as mx
@@ -20,9 +21,9 @@ import mlx.core as mx
 from mlx_notebook.core.projection import BLOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-WARPS = 8
+WARPS, DEEP = 4, 2
 SPAN = 512
 """Columns that one block reads; rows up to it need no merge."""
 
@@ -68,11 +69,18 @@ class PageOps(Protocol):
         """
         ...
 
+    def split(self, product: mx.array, cuts: list[int]) -> Sequence[mx.array]:
+        """The parts of a product [..., n] cut at these columns."""
+        ...
+
 
 class StockPages:
     """The same with MLX's own operations: the oracle, and what runs where the kernel can't."""
 
     in_place = False
+
+    def split(self, product: mx.array, cuts: list[int]) -> Sequence[mx.array]:
+        return list(mx.split(product, cuts, axis=-1))
 
     def fill(self, pool: LayerPool, pages: mx.array, keys: mx.array, values: mx.array, columns: int) -> mx.array:
         count = pages.shape[0]
@@ -143,7 +151,8 @@ constexpr int COLS = 32 / LANES;
 const int split = blockIdx.x, head = blockIdx.y, row = blockIdx.z;
 const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 const int sub = lane / LANES, part = lane % LANES;
-const int pages = dims[0], splits = dims[1];
+const int pages = table_shape[1], splits = gridDim.x;
+const float scale = __int_as_float(SCALE_BITS);
 const int position = positions[row];
 const int start = split * SPAN, stop = min(position, start + SPAN);
 const bool owns = position >= start && position < start + SPAN;
@@ -151,7 +160,7 @@ float qs[G][8], acc[G][8], top[G], sum[G];
 for (int g = 0; g < G; ++g) {
   Eight<T>::load(q + ((size_t)row * H * G + head * G + g) * D + part * 8, qs[g]);
   top[g] = -INFINITY; sum[g] = 0.0f;
-  for (int i = 0; i < 8; ++i) { qs[g][i] *= scale[0]; acc[g][i] = 0.0f; }
+  for (int i = 0; i < 8; ++i) { qs[g][i] *= scale; acc[g][i] = 0.0f; }
 }
 auto see = [&](const float* k, const float* v, bool valid) {
   for (int g = 0; g < G; ++g) {
@@ -165,16 +174,46 @@ auto see = [&](const float* k, const float* v, bool valid) {
     }
   }
 };
-for (int base = start + warp * COLS; base < stop; base += WARPS * COLS) {
-  const int c = base + sub;
-  const bool valid = c < stop;
-  float k[8] = {0}, v[8] = {0};
-  if (valid) {
-    const size_t at = (((size_t)table[row * pages + c / BLOCK] * H + head) * BLOCK + c % BLOCK) * D + part * 8;
-    Eight<T>::load(kpool + at, k);
-    Eight<T>::load(vpool + at, v);
+for (int base = start + warp * COLS; base < stop; base += DEEP * WARPS * COLS) {
+  float k[DEEP][8], v[DEEP][8];
+  bool valid[DEEP];
+#pragma unroll
+  for (int j = 0; j < DEEP; ++j) {
+    const int c = base + j * WARPS * COLS + sub;
+    valid[j] = c < stop;
+    for (int i = 0; i < 8; ++i) { k[j][i] = 0.0f; v[j][i] = 0.0f; }
+    if (valid[j]) {
+      const size_t at = (((size_t)table[row * pages + c / BLOCK] * H + head) * BLOCK + c % BLOCK) * D + part * 8;
+      Eight<T>::load(kpool + at, k[j]);
+      Eight<T>::load(vpool + at, v[j]);
+    }
   }
-  see(k, v, valid);
+#pragma unroll
+  for (int g = 0; g < G; ++g) {
+    float s[DEEP];
+#pragma unroll
+    for (int j = 0; j < DEEP; ++j) {
+      s[j] = 0.0f;
+      for (int i = 0; i < 8; ++i) s[j] += qs[g][i] * k[j][i];
+    }
+    for (int off = LANES / 2; off > 0; off /= 2)
+#pragma unroll
+      for (int j = 0; j < DEEP; ++j) s[j] += __shfl_xor_sync(0xffffffffu, s[j], off);
+    float high = top[g];
+#pragma unroll
+    for (int j = 0; j < DEEP; ++j) if (valid[j]) high = fmaxf(high, s[j]);
+    if (valid[0]) {
+      const float keep = weight(top[g], high);
+      sum[g] *= keep; top[g] = high;
+      for (int i = 0; i < 8; ++i) acc[g][i] *= keep;
+#pragma unroll
+      for (int j = 0; j < DEEP; ++j) {
+        const float p = valid[j] ? exp2f(s[j] - high) : 0.0f;
+        sum[g] += p;
+        for (int i = 0; i < 8; ++i) acc[g][i] += p * v[j][i];
+      }
+    }
+  }
 }
 if (owns && warp == 0) {
   const size_t from = ((size_t)row * H + head) * D + part * 8;
@@ -214,19 +253,21 @@ for (int index = threadIdx.x; index < G * D; index += WARPS * 32) {
     value += accs[w][g][d] * scaled;
   }
   const size_t at = (size_t)row * H * G + head * G + g;
-  if (DIRECT) {
-    out[at * D + d] = static_cast<O>(total > 0.0f ? value / total : 0.0f);
-  } else {
-    out[(at * splits + split) * D + d] = static_cast<O>(value);
-    if (d == 0) { stat[(at * splits + split) * 2] = high; stat[(at * splits + split) * 2 + 1] = total; }
-  }
+  STORE
 }
+"""
+
+_WHOLE = "out[at * D + d] = static_cast<T>(total > 0.0f ? value / total : 0.0f);"
+
+_PART = """
+  part_out[(at * splits + split) * D + d] = value;
+  if (d == 0) { stat[(at * splits + split) * 2] = high; stat[(at * splits + split) * 2 + 1] = total; }
 """
 
 _MERGE = """
 const int d = threadIdx.x;
 const size_t at = blockIdx.y;
-const int splits = dims[1];
+const int splits = stat_shape[2];
 float high = -INFINITY, total = 0.0f, value = 0.0f;
 for (int s = 0; s < splits; ++s) high = fmaxf(high, stat[(at * splits + s) * 2]);
 for (int s = 0; s < splits; ++s) {
@@ -251,7 +292,18 @@ if (index < (long)H * columns * lanes) {
 if (index == 0) done[0] = 1;
 """
 
-_DEFINES = f"#define BLOCK {BLOCK}\n#define SPAN {SPAN}\n#define WARPS {WARPS}\n"
+_SPLIT = """
+constexpr int EACH = 16 / sizeof(T);  // numbers of one load
+const int at = (blockIdx.x * blockDim.x + threadIdx.x) * EACH;
+const size_t row = blockIdx.y;
+if (at < A + B + C) {
+  const uint4 word = *reinterpret_cast<const uint4*>(whole + row * (A + B + C) + at);
+  T* to = at < A ? first + row * A + at : at < A + B ? second + row * B + at - A : third + row * C + at - A - B;
+  *reinterpret_cast<uint4*>(to) = word;
+}
+"""
+
+_DEFINES = f"#define BLOCK {BLOCK}\n#define SPAN {SPAN}\n#define WARPS {WARPS}\n#define DEEP {DEEP}\n"
 
 
 class CudaPages:
@@ -261,17 +313,37 @@ class CudaPages:
 
     def __init__(self) -> None:
         header = _DEFINES + _HEADER
-        self._attend = _kernel(
-            "mlxnb_attend_pages",
-            ["q", "knew", "vnew", "kpool", "vpool", "table", "positions", "dims", "scale"],
-            ["out", "stat"],
-            _ATTEND,
-            header,
-        )
-        self._merge = _kernel("mlxnb_merge_spans", ["part", "stat", "dims"], ["out"], _MERGE, header)
+        inputs = ["q", "knew", "vnew", "kpool", "vpool", "table", "positions"]
+        whole, part = (_ATTEND.replace("STORE", way) for way in (_WHOLE, _PART))
+        self._attend_whole = _kernel("mlxnb_attend_pages", inputs, ["out"], whole, header)
+        self._attend_part = _kernel("mlxnb_attend_spans", inputs, ["part_out", "stat"], part, header)
+        self._merge = _kernel("mlxnb_merge_spans", ["part", "stat"], ["out"], _MERGE, header)
         self._fill = _kernel(
             "mlxnb_fill_pages", ["ksrc", "vsrc", "kpool", "vpool", "pages", "dims"], ["done"], _FILL, header
         )
+
+        self._split = _kernel("mlxnb_split_three", ["whole"], ["first", "second", "third"], _SPLIT)
+
+    def split(self, product: mx.array, cuts: list[int]) -> Sequence[mx.array]:
+        """Three parts (queries, keys, values) in one launch, where stock operations copy each when it is used.
+
+        Others are left to stock operations: gate and up go as they are into the one kernel that multiplies them.
+        """
+        *outer, width = product.shape
+        each = 16 // product.dtype.size
+        if len(cuts) != 2 or any(cut % each for cut in (*cuts, width)):
+            return list(mx.split(product, cuts, axis=-1))
+        sizes = [cuts[0], cuts[1] - cuts[0], width - cuts[1]]
+        threads = -(-width // (each * 256)) * 256
+        parts: list[mx.array] = self._split(
+            inputs=[product],
+            template=[("T", product.dtype), *zip("ABC", sizes, strict=True)],
+            grid=(threads, math.prod(outer), 1),
+            threadgroup=(256, 1, 1),
+            output_shapes=[(*outer, size) for size in sizes],
+            output_dtypes=[product.dtype] * 3,
+        )
+        return parts
 
     def fill(self, pool: LayerPool, pages: mx.array, keys: mx.array, values: mx.array, columns: int) -> mx.array:
         _, heads, capacity, width = keys.shape
@@ -298,40 +370,28 @@ class CudaPages:
     ) -> mx.array:
         rows, heads, _, width = queries.shape
         own = keys.shape[1]
-        pages = table.shape[1]
-        splits = -(-pages * BLOCK // SPAN)
-        direct = splits == 1
+        splits = -(-table.shape[1] * BLOCK // SPAN)
+        whole = splits == 1
         dtype = queries.dtype
-        dims = mx.array([pages, splits], dtype=mx.int32)
-        outputs: list[mx.array] = self._attend(
-            inputs=[
-                queries,
-                keys,
-                values,
-                pool.keys,
-                pool.values,
-                table,
-                positions,
-                dims,
-                mx.array([scale * math.log2(math.e)], dtype=mx.float32),
-            ],
+        shapes = [(rows, heads, width)] if whole else [(rows, heads, splits, width), (rows, heads, splits, 2)]
+        outputs: list[mx.array] = (self._attend_whole if whole else self._attend_part)(
+            inputs=[queries, keys, values, pool.keys, pool.values, table, positions],
             template=[
                 ("T", dtype),
-                ("O", dtype if direct else mx.float32),
                 ("H", own),
                 ("G", heads // own),
                 ("D", width),
-                ("DIRECT", direct),
+                ("SCALE_BITS", _bits_of(scale * math.log2(math.e))),
             ],
             grid=(splits * WARPS * 32, own, rows),
             threadgroup=(WARPS * 32, 1, 1),
-            output_shapes=[(rows, heads, width) if direct else (rows, heads, splits, width), (rows, heads, splits, 2)],
-            output_dtypes=[dtype if direct else mx.float32, mx.float32],
+            output_shapes=shapes,
+            output_dtypes=[dtype] if whole else [mx.float32, mx.float32],
         )
-        if direct:
+        if whole:
             return outputs[0][:, :, None]
         merged: list[mx.array] = self._merge(
-            inputs=[outputs[0], outputs[1], dims],
+            inputs=outputs,
             template=[("T", dtype), ("D", width)],
             grid=(width, rows * heads, 1),
             threadgroup=(width, 1, 1),
@@ -341,7 +401,13 @@ class CudaPages:
         return merged[0][:, :, None]
 
 
-def _kernel(name: str, inputs: list[str], outputs: list[str], source: str, header: str) -> Callable[..., Any]:
+def _bits_of(number: float) -> int:
+    """A float32's bits: kernels take whole numbers as constants, and an array a launch would be read from memory."""
+    bits: int = struct.unpack("<i", struct.pack("<f", number))[0]
+    return bits
+
+
+def _kernel(name: str, inputs: list[str], outputs: list[str], source: str, header: str = "") -> Callable[..., Any]:
     made: Any = mx.fast.cuda_kernel(name=name, input_names=inputs, output_names=outputs, source=source, header=header)
     kernel: Callable[..., Any] = made
     return kernel

@@ -3,14 +3,15 @@
 For GPUs, where a launch costs more than the work of a short row: a decode step is one forward with one attention
 launch a layer, whatever the rows' lengths, and it is compiled for each number of places (a power of two; spare
 places are idle). A row comes in when it first decodes beside others: its columns are copied into pages, once. It goes
-back into caches of its own (`settle`) when it is alone, rests, or is kept. Prefill and single rows are the rows
-store's.
+back into caches of its own (`settle`) when it is alone, rests, or is kept. Single rows, and prefill of
+rows that hold something already, are the rows store's.
 
 It serves models whose layers all keep plain full-attention caches; others keep the rows store.
 """
 
 from __future__ import annotations
 
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
@@ -18,6 +19,7 @@ from mlx_lm.models.cache import KVCache
 
 from mlx_notebook.core.projection import BLOCK
 from mlx_notebook.engine.stores.caches import make_caches
+from mlx_notebook.engine.stores.joined import joined
 from mlx_notebook.engine.stores.paged_kernel import LayerPool
 from mlx_notebook.engine.stores.pages import SCRATCH, Pages, pages_for
 from mlx_notebook.engine.stores.rows import RowsStore
@@ -61,13 +63,14 @@ class Paged:
 
 
 class _Held:
-    """A row in the pool, and its pages."""
+    """A row in the pool, its pages, and how many columns fit into them."""
 
-    __slots__ = ("pages", "row")
+    __slots__ = ("pages", "room", "row")
 
     def __init__(self, row: Fed, pages: list[int]) -> None:
         self.row = row
         self.pages = pages
+        self.room = len(pages) * BLOCK
 
 
 class PoolStore:
@@ -86,49 +89,84 @@ class PoolStore:
         if not all(type(cache) is KVCache for cache in caches):
             raise ValueError("the pool serves models whose layers all keep plain full-attention caches")
         self._model = model
+        self._joined = joined(model, ops.split)
         self._ops = ops
         self._rows = RowsStore(model)
         self._layers: list[LayerPool] = []
         self._pages = Pages()
         self._held: dict[int, _Held] = {}
-        self._order: list[Fed] = []
+        self._asked: list[Fed] = []
+        self._places: list[Any] = []
+        self._live: list[_Held] | None = None
         self._table: mx.array | None = None
-        self._table_key: tuple[tuple[int, ...], ...] = ()
-        self._forward: Callable[..., mx.array] = self._plain_forward
+        self._positions: mx.array | None = None
+        self._fed: list[int] = []
+        self._forward: Callable[..., tuple[mx.array, mx.array]] = self._plain_forward
         if compiled and ops.in_place:
             self._forward = mx.compile(self._plain_forward)
 
     def order(self, rows: Sequence[F]) -> list[F | None]:
-        """Rows of the last step first; then as many idle places as fill a power of two."""
-        place = {id(row): at for at, row in enumerate(self._order)}
-        ordered: list[F] = sorted(rows, key=lambda row: place.get(id(row), len(place)))
-        self._order = list(ordered)
-        spare = (1 << (len(ordered) - 1).bit_length()) - len(ordered)
-        return [*ordered, *([None] * spare)]
+        """Rows of the last step first; then as many idle places as fill a power of two.
+
+        While the same rows go on it is the same list: what was found out about it holds.
+        """
+        if len(rows) != len(self._asked) or not all(map(is_, rows, self._asked)):
+            self._asked, self._live = list(rows), None
+            place = {id(row): at for at, row in enumerate(self._places)}
+            ordered = sorted(rows, key=lambda row: place.get(id(row), len(place)))
+            spare = (1 << (len(ordered) - 1).bit_length()) - len(ordered)
+            self._places = [*ordered, *([None] * spare)]
+        return self._places
 
     def step(self, places: Sequence[Fed | None], tokens: mx.array) -> mx.array:
-        live = [row for row in places if row is not None]
-        if len(live) == 1 and len(places) == 1:
-            self.settle(live[0])
-            return self._rows.step(live, tokens)
-        self._take_in([row for row in live if id(row) not in self._held])
-        for row in live:
-            self._make_room(self._held[id(row)])
-        positions = mx.array([-1 if row is None else row.fed for row in places], dtype=mx.int32)
-        return self._forward(tokens, positions, self._table_of(places), self._arrays())
+        if self._live is None or places is not self._places:
+            live = [row for row in places if row is not None]
+            if len(live) == 1 and len(places) == 1:
+                self.settle(live[0])
+                return self._rows.step(live, tokens)
+            self._take_in([row for row in live if id(row) not in self._held])
+            self._live = [self._held[id(row)] for row in live]
+            self._table = None
+        for held in self._live:
+            if held.row.fed >= held.room:
+                self._make_room(held)
+        fed = [-1 if row is None else row.fed for row in places]
+        positions = self._positions
+        if positions is None or fed != self._fed:
+            positions = mx.array(fed, dtype=mx.int32)
+        logits, self._positions = self._forward(tokens, positions, self._table_of(places), self._arrays())
+        self._fed = [count + 1 if count >= 0 else -1 for count in fed]
+        return logits
 
-    def _plain_forward(self, tokens: mx.array, positions: mx.array, table: mx.array, pools: list[mx.array]) -> mx.array:
+    def _plain_forward(
+        self, tokens: mx.array, positions: mx.array, table: mx.array, pools: list[mx.array]
+    ) -> tuple[mx.array, mx.array]:
+        """Logits [R, V], and the positions of the next step: they stay on the device while the same rows go on."""
         layers = self._layers
         if self._ops.in_place:  # compiled: the arrays are inputs, whatever object holds them
             layers = [LayerPool(k, v) for k, v in zip(pools[::2], pools[1::2], strict=True)]
         caches = [PagedCache(layer, self._ops, table, positions) for layer in layers]
-        logits: mx.array = self._model(tokens, cache=caches)
-        return logits[:, -1, :]
+        logits: mx.array = self._joined(tokens, cache=caches)
+        return logits[:, -1, :], mx.where(positions >= 0, positions + 1, positions)
 
     def prefill(self, rows: Sequence[Fed], tokens: mx.array, lengths: Sequence[int]) -> None:
         for row in rows:
             self.settle(row)
-        self._rows.prefill(rows, tokens, lengths)
+        if len(rows) == 1 or any(row.fed for row in rows):
+            self._rows.prefill(rows, tokens, lengths)
+        else:
+            self._prefill_from_the_start(rows, tokens, lengths)
+
+    def _prefill_from_the_start(self, rows: Sequence[Fed], tokens: mx.array, lengths: Sequence[int]) -> None:
+        """As one rectangle: a row's padding comes after all that the row may see. Row by row is many launches a row."""
+        caches = make_caches(self._model)
+        self._model(tokens, cache=caches)
+        for at, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+            columns = pages_for(length) * BLOCK
+            for own, whole in zip(row.cache, caches, strict=True):
+                own.keys = whole.keys[at : at + 1, :, :columns]
+                own.values = whole.values[at : at + 1, :, :columns]
+                own.offset = length
 
     def warm(self, rows: int) -> int:
         """As `Store.warm`: idle places only, which write where nobody reads."""
@@ -137,7 +175,7 @@ class PoolStore:
             self._reserve(1, like=_one_token(self._model))
         positions = mx.full((places,), -1, dtype=mx.int32)
         table = mx.full((places, 1), SCRATCH, dtype=mx.int32)
-        mx.eval(self._forward(mx.zeros((places, 1), dtype=mx.int32), positions, table, self._arrays()))
+        mx.eval(self._forward(mx.zeros((places, 1), dtype=mx.int32), positions, table, self._arrays())[0])
         return places
 
     def _arrays(self) -> list[mx.array]:
@@ -149,9 +187,9 @@ class PoolStore:
         """Copy the columns of rows that join into pages; their own caches let go of them."""
         if not rows:
             return
+        self._reserve(sum(pages_for(row.fed + 1) for row in rows), like=rows[0])
         for row in rows:
             self._rows.settle(row)
-            self._reserve(pages_for(row.fed + 1), like=row)
             self._held[id(row)] = _Held(row, self._pages.take(pages_for(row.fed + 1)))
         written: list[mx.array] = []
         for row in rows:
@@ -184,21 +222,21 @@ class PoolStore:
         held = self._held.pop(id(row), None)
         if held is not None:
             self._let_go(held)
-        self._order = [other for other in self._order if other is not row]
+        self._asked, self._places = [], [None if other is row else other for other in self._places]
         self._rows.forget(row)
 
     def _let_go(self, held: _Held) -> None:
         self._pages.give_back(held.pages)
-        self._table = None
+        self._live = None
 
     # ------------------------------------------------------------ pages
 
     def _make_room(self, held: _Held) -> None:
         """A page for the column that the next token takes."""
-        if pages_for(held.row.fed + 1) > len(held.pages):
-            self._reserve(1, like=held.row)
-            held.pages += self._pages.take(1)
-            self._table = None
+        self._reserve(1, like=held.row)
+        held.pages += self._pages.take(1)
+        held.room += BLOCK
+        self._table = None
 
     def _reserve(self, count: int, like: Fed) -> None:
         """Let so many pages be free, making the pool larger if need be."""
@@ -225,12 +263,11 @@ class PoolStore:
 
     def _table_of(self, places: Sequence[Fed | None]) -> mx.array:
         """Pages of each place, [R, M] with M a power of two; made anew only when a row or a page changed."""
-        key = tuple(() if row is None else (id(row),) for row in places)
-        if self._table is None or key != self._table_key:
+        if self._table is None:
             held = [[] if row is None else self._held[id(row)].pages for row in places]
             width = 1 << (max(len(pages) for pages in held) - 1).bit_length()
             padded = [[*pages, *([SCRATCH] * (width - len(pages)))] for pages in held]
-            self._table, self._table_key = mx.array(padded, dtype=mx.int32), key
+            self._table = mx.array(padded, dtype=mx.int32)
         return self._table
 
     def held_bytes(self) -> int:
