@@ -13,6 +13,7 @@ from mlx_notebook.core.projection import BLOCK
 from mlx_notebook.engine.attention import AttentionRoute
 from mlx_notebook.engine.parity import choose_store
 from mlx_notebook.engine.stores.caches import arrays_of, detach, make_caches
+from mlx_notebook.engine.stores.joined import joined
 from mlx_notebook.engine.stores.paged_kernel import StockPages, agrees_with_stock
 from mlx_notebook.engine.stores.pages import SCRATCH, Pages, pages_for
 from mlx_notebook.engine.stores.pool import PoolStore
@@ -170,3 +171,18 @@ def test_rows_read_together_say_what_they_say_alone(served: Any) -> None:
         for row, whole in zip(rows, expected, strict=True):
             assert mx.allclose(logits[places.index(row)], whole[row.fed], atol=1e-3)
             row.fed += 1
+
+
+def test_stores_of_one_twin_do_not_disturb_each_other(served: Any) -> None:
+    twin = joined(served, StockPages().split)
+    prompts = [random_prompt(40, seed=seed) for seed in (1, 2, 3, 4)]
+    stores = [PoolStore(served, StockPages(), twin=twin) for _ in range(2)]
+    halves = zip(stores, (prompts[:2], prompts[2:]), strict=True)
+    pairs = [[started(store, served, prompt, 20) for prompt in half] for store, half in halves]
+    for at in range(20, 25):
+        for store, rows in zip(stores, pairs, strict=True):
+            places = store.order(rows)
+            logits = store.step(places, mx.array([[0 if row is None else row.tokens[at]] for row in places]))
+            for row in rows:
+                assert mx.allclose(logits[places.index(row)], alone(served, row.tokens)[at], atol=1e-3)
+                row.fed += 1

@@ -8,6 +8,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
 from mlx_notebook.engine.stores.caches import make_caches
+from mlx_notebook.engine.stores.joined import joined
 from mlx_notebook.engine.stores.paged_kernel import CudaPages, agrees_with_stock, kernel_serves
 from mlx_notebook.engine.stores.pool import PoolStore
 
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 def pools(model: Any) -> list[Callable[[], Store]]:
     """Makers of pool stores that could serve this model here: one where the kernel runs and agrees, else none."""
     ops = _kernel_for(model)
-    return [] if ops is None else [lambda: PoolStore(model, ops)]
+    if ops is None:
+        return []
+    twin = joined(model, ops.split)  # once: the probe makes a store of its own, and weights are large
+    return [lambda: PoolStore(model, ops, twin=twin)]
 
 
 def _kernel_for(model: Any) -> CudaPages | None:

@@ -80,16 +80,17 @@ class PoolStore:
         model: an mlx-lm model whose attention is routed to us.
         ops: how pages are written and read.
         compiled: whether steps are compiled; only where pages are updated in place.
+        twin: the model as `joined` made it, where several stores are made of one model.
     """
 
     name = "pool"
 
-    def __init__(self, model: Any, ops: PageOps, *, compiled: bool = True) -> None:
+    def __init__(self, model: Any, ops: PageOps, *, compiled: bool = True, twin: Any = None) -> None:
         caches = make_caches(model)
         if not all(type(cache) is KVCache for cache in caches):
             raise ValueError("the pool serves models whose layers all keep plain full-attention caches")
         self._model = model
-        self._joined = joined(model, ops.split)
+        self._joined = joined(model, ops.split) if twin is None else twin
         self._ops = ops
         self._rows = RowsStore(model)
         self._layers: list[LayerPool] = []
