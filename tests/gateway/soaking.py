@@ -7,7 +7,9 @@ is full (kept handles, prompt cache, past tenures of the device), should be ther
 from __future__ import annotations
 
 import gc
+import json
 import random
+import sys
 import threading
 from array import array
 from collections import Counter
@@ -189,3 +191,14 @@ def threads() -> int:
     """Threads of this process."""
     tasks = Path("/proc/self/task")
     return sum(1 for _ in tasks.iterdir()) if tasks.is_dir() else threading.active_count()
+
+
+def main() -> None:
+    """`python -m tests.gateway.soaking REQUESTS WAVE`: the soak in a process of its own, as JSON."""
+    found = soak(int(sys.argv[1]), int(sys.argv[2]))
+    told = {"ends": found.ends, "wrong": found.wrong, "figures": found.figures.tolist(), "most_rows": found.most_rows}
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()
