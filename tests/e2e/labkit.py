@@ -74,7 +74,7 @@ def _write_settings(folder: pathlib.Path, settings: Mapping[str, Mapping[str, An
 def _environment(scratch: pathlib.Path) -> dict[str, str]:
     """Nothing of the user's own Jupyter gets in, and the kernels find this checkout."""
     return os.environ | {
-        "MLX_NOTEBOOK_HELLO_S": "120",  # a loaded machine may keep a page busy for long; it is there all the same
+        "MLX_NOTEBOOK_HELLO_S": "20",  # a loaded machine may keep a page busy for long; it is there all the same
         "JUPYTER_CONFIG_DIR": str(scratch / "config"),
         "JUPYTER_DATA_DIR": str(scratch / "data"),
         "JUPYTER_RUNTIME_DIR": str(scratch / "runtime"),
