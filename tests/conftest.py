@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 # Threads that live as long as the process by design, ours (one publisher) and other libraries'.
 LONG_LIVED = ("mlx-notebook-publisher", "IPythonHistorySavingThread", "IOPub", "Heartbeat", "tqdm", "asyncio_")
+# jupyter_core runs a coroutine for a caller without a loop on a thread named after the caller, kept until exit.
+LONG_LIVED_ENDINGS = (" - runner",)
 PATIENCE_S = 30.0
 
 
@@ -22,8 +24,13 @@ def left_behind(before: set[threading.Thread]) -> list[threading.Thread]:
     return [
         thread
         for thread in threading.enumerate()
-        if thread not in before and not thread.name.startswith(LONG_LIVED) and not _is_tqdm_monitor(thread)
+        if thread not in before and not _is_meant_to_stay(thread)
     ]
+
+
+def _is_meant_to_stay(thread: threading.Thread) -> bool:
+    by_name = thread.name.startswith(LONG_LIVED) or thread.name.endswith(LONG_LIVED_ENDINGS)
+    return by_name or _is_tqdm_monitor(thread)
 
 
 def _is_tqdm_monitor(thread: threading.Thread) -> bool:
