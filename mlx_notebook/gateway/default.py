@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from mlx_notebook.errors import GatewayClosed
 from mlx_notebook.gateway.registry import registry
@@ -57,7 +57,15 @@ def submit(prompt: Any, /, **options: Any) -> Any:
     return current().submit(prompt, **options)
 
 
-def generate(prompt: Any, /, **options: Any) -> Result | list[Result]:
+@overload
+def generate(prompt: str, /, *, n: Literal[1] = 1, **options: Any) -> Result: ...
+
+
+@overload
+def generate(prompt: Any, /, **options: Any) -> Any: ...
+
+
+def generate(prompt: Any, /, **options: Any) -> Any:
     """`Gateway.generate` on the current gateway."""
     return current().generate(prompt, **options)
 

@@ -13,7 +13,7 @@ import weakref
 from collections import deque
 from dataclasses import replace
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from mlx_notebook.core.options import parse_options
 from mlx_notebook.core.placement import Placement, resolve
@@ -113,9 +113,10 @@ class Gateway:
         from mlx_notebook.models.backend_check import import_mlx
         from mlx_notebook.models.resolve import resolve as resolve_model
 
-        registry.close_predecessors(current_execution())
         import_mlx()
         resolved = resolve_model(model, revision=revision, progress=progress)
+        # Only now: a mistyped name must not cost the gateway that the cell made before.
+        registry.close_predecessors(current_execution())
         loader = loading.loader_of_name(resolved, dtype=dtype, trust_remote_code=trust_remote_code)
         self._start(loader, settings, resolved.name, progress, takes_over=replace)
 
@@ -264,7 +265,13 @@ class Gateway:
     def _resolve(self, request: Request) -> Placement:
         return resolve(request.shape, self._capabilities, self._epoch)
 
-    def generate(self, prompt: Any, /, **options: Any) -> Result | list[Result]:
+    @overload
+    def generate(self, prompt: str, /, *, n: Literal[1] = 1, **options: Any) -> Result: ...
+
+    @overload
+    def generate(self, prompt: Any, /, **options: Any) -> Any: ...
+
+    def generate(self, prompt: Any, /, **options: Any) -> Any:
         """Submit and wait: a Result, or a list of them where `submit` gives Handles."""
         waiting.refuse_to_block("generate()")
         asked = self.submit(prompt, **options)

@@ -6,10 +6,13 @@ a request came from. No event of the shell is hooked, nothing is displayed, no t
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
+from mlx_notebook.errors import ModelLoadError
 from mlx_notebook.gateway.hooks import hooks
 from mlx_notebook.gateway.registry import registry
+from mlx_notebook.models.blas import preload_blas
 from mlx_notebook.notebook import execution
 from mlx_notebook.notebook.cell_rows import say_interrupted
 from mlx_notebook.notebook.completion import Completion
@@ -28,6 +31,9 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     """Register the magics with a shell; again does nothing."""
     if shell in _loaded:
         return
+    # Early, for a cell may import MLX before it loads a model; a wrong setting is told when a model is loaded.
+    with contextlib.suppress(ModelLoadError):
+        preload_blas()
     settings = MlxNotebook(parent=shell)
     completion = Completion(shell)
     _configurables(shell).append(settings)

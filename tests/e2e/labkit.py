@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import nbformat
@@ -50,9 +51,19 @@ class Lab(NamedTuple):
         (self.kernels / name / "kernel.json").write_text(json.dumps(spec))
 
 
+@cache
 def chromium_path() -> str | None:
-    """The browser that the tests drive, or None."""
-    return next((path for path in CHROMIUM if pathlib.Path(path).exists()), None)
+    """The browser that the tests drive, or None: the system's, else the one that playwright has installed."""
+    known = next((path for path in CHROMIUM if pathlib.Path(path).exists()), None)
+    return known or _playwrights_own()
+
+
+def _playwrights_own() -> str | None:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        path = playwright.chromium.executable_path
+    return path if pathlib.Path(path).exists() else None
 
 
 def _free_port() -> int:

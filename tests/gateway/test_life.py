@@ -12,7 +12,7 @@ import pytest
 import mlx_notebook as mn
 from mlx_notebook.core.placement import Capabilities
 from mlx_notebook.engine.backend import ScriptedBackend
-from mlx_notebook.errors import GatewayClosed, OverBudget, OverContext, QueueFull, UnsupportedRequest
+from mlx_notebook.errors import GatewayClosed, ModelNotFound, OverBudget, OverContext, QueueFull, UnsupportedRequest
 from mlx_notebook.gateway.gateway import Gateway
 from mlx_notebook.gateway.hooks import Execution, hooks
 from mlx_notebook.gateway.registry import registry
@@ -137,6 +137,17 @@ def test_a_cell_run_again_closes_the_gateways_of_its_run_before(
     registry.close_predecessors(Execution("another cell", "3"))
     registry.close_predecessors(None)
     assert not gateways[1].closed
+
+
+def test_a_cell_run_again_with_a_name_that_nothing_has_keeps_the_gateway_it_made(
+    gateway_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hooks, "execution", lambda: Execution("cell", "1"))
+    kept = gateway_of()
+    monkeypatch.setattr(hooks, "execution", lambda: Execution("cell", "2"))
+    with pytest.raises(ModelNotFound, match="smollm3"):
+        Gateway("smollm3")
+    assert kept.generate("abc", max_tokens=2).generated_tokens == 2
 
 
 # ---------------------------------------------------------------- by name
