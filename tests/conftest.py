@@ -21,11 +21,7 @@ PATIENCE_S = 30.0
 
 def left_behind(before: set[threading.Thread]) -> list[threading.Thread]:
     """Threads that are alive, were not there before and are not meant to stay."""
-    return [
-        thread
-        for thread in threading.enumerate()
-        if thread not in before and not _is_meant_to_stay(thread)
-    ]
+    return [thread for thread in threading.enumerate() if thread not in before and not _is_meant_to_stay(thread)]
 
 
 def _is_meant_to_stay(thread: threading.Thread) -> bool:

@@ -121,7 +121,7 @@ def test_a_loop_that_closed_meanwhile_harms_nobody(gateway_of: Make) -> None:
     loop.close()
     backend.free()
     assert handle.result().finish_reason == "length"
-    assert gateway.generate("a", max_tokens=1).finish_reason == "length"  # type: ignore[union-attr]
+    assert gateway.generate("a", max_tokens=1).finish_reason == "length"
     # Nobody can run the task to its end any more: take its frame apart quietly.
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     with pytest.raises(RuntimeError):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def works(gateway: Gateway) -> bool:
-    return gateway.generate("a", max_tokens=2).finish_reason == "length"  # type: ignore[union-attr]
+    return gateway.generate("a", max_tokens=2).finish_reason == "length"
 
 
 @pytest.mark.parametrize("error", [ValueError("my bad"), SystemExit(1), KeyboardInterrupt("x"), GeneratorExit()])

@@ -231,7 +231,7 @@ def test_a_list_of_prompts_and_samples(gateway_of: Make) -> None:
     assert isinstance(handles[1:], Handles)
     assert handles[0] is next(iter(handles))
     assert repr(handles).count("<Handle") == 4
-    assert len(gateway.generate(["a", "b"], max_tokens=1)) == 2  # type: ignore[arg-type]
+    assert len(gateway.generate(["a", "b"], max_tokens=1)) == 2
 
 
 def test_results_share_one_timeout(stepped: tuple[Gateway, Stepped]) -> None:

@@ -98,7 +98,7 @@ def test_restart_of_a_living_one_cancels_what_runs(gateway_of: Make) -> None:
     assert error.result.finish_detail == "closed"
     backend.free()
     restarting.result()
-    assert gateway.generate("a", max_tokens=1).finish_reason == "length"  # type: ignore[union-attr]
+    assert gateway.generate("a", max_tokens=1).finish_reason == "length"
     assert not gateway.handles
 
 
@@ -162,7 +162,7 @@ def test_names_and_the_current_one(gateway_of: Make) -> None:
     first.close()
     assert mn.current() is second
     assert mn.submit("a", max_tokens=1).result().text == mn.last.text  # type: ignore[union-attr]
-    assert mn.generate("a", max_tokens=1).finish_reason == "length"  # type: ignore[union-attr]
+    assert mn.generate("a", max_tokens=1).finish_reason == "length"
     assert list(mn.gateways) == ["same-2"]
     assert "same-2" in repr(mn.gateways)
     with pytest.raises(KeyError, match="no gateway is called 'same'; there are: same-2"):
@@ -214,7 +214,7 @@ def test_a_full_queue_names_the_numbers(gateway_of: Make) -> None:
     waiting[0].cancel()
     backend.free()
     assert [row.exception() is None for row in (running, *waiting)] == [True, False, True]
-    assert gateway.generate("a", max_tokens=1).finish_reason == "length"  # type: ignore[union-attr]
+    assert gateway.generate("a", max_tokens=1).finish_reason == "length"
 
 
 def test_busy_from_the_moment_of_enqueue_till_the_last_row_is_over(gateway_of: Make) -> None:

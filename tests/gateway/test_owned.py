@@ -179,7 +179,7 @@ def test_a_release_that_fails_does_not_stop_the_others_nor_hide_the_outcome(
     gateway = gateway_of()
     monkeypatch.setattr(submission, "check_call", with_all)
     if opened:
-        assert gateway.generate("a", max_tokens=2).finish_reason == "length"  # type: ignore[union-attr]
+        assert gateway.generate("a", max_tokens=2).finish_reason == "length"
     else:
         with gateway.lease():
             row = gateway.submit("a")
@@ -188,4 +188,4 @@ def test_a_release_that_fails_does_not_stop_the_others_nor_hide_the_outcome(
     assert released(own) == [1, 1, 1]
     assert "this release fails" in caplog.text
     monkeypatch.undo()
-    assert gateway.generate("a", max_tokens=2).finish_reason == "length"  # type: ignore[union-attr]
+    assert gateway.generate("a", max_tokens=2).finish_reason == "length"

@@ -62,7 +62,7 @@ def test_an_idle_engine_and_a_closed_one_are_no_hindrance(gateway_of: Make) -> N
     closed.close()
     forks.before()
     forks.in_parent()
-    assert idle.generate("a", max_tokens=1).finish_reason == "length"  # type: ignore[union-attr]
+    assert idle.generate("a", max_tokens=1).finish_reason == "length"
 
 
 def test_a_callback_may_fork(gateway_of: Make) -> None:

@@ -72,7 +72,7 @@ def test_from_a_callback_it_raises_in_that_row_and_the_next_row_works(gateway_of
         handles.append(gateway.submit("a", on_token=on_token, max_tokens=5))
     with pytest.raises(RowFailed, match=r"WouldDeadlock: .* on the engine thread"):
         handles[0].result()
-    assert gateway.generate("a", max_tokens=1).finish_reason == "length"  # type: ignore[union-attr]
+    assert gateway.generate("a", max_tokens=1).finish_reason == "length"
 
 
 @pytest.mark.parametrize("call", BLOCKING)
@@ -95,7 +95,7 @@ def test_in_run_exclusive_it_raises_to_the_caller(gateway_of: Make, call: str) -
 
     with pytest.raises(WouldDeadlock, match="on the engine thread"):
         gateway.run_exclusive(job)
-    assert gateway.generate("a", max_tokens=1).finish_reason == "length"  # type: ignore[union-attr]
+    assert gateway.generate("a", max_tokens=1).finish_reason == "length"
 
 
 def test_another_gateways_lease_counts_too(gateway_of: Make) -> None:
@@ -144,4 +144,4 @@ def test_close_in_a_callback_asks_for_the_end_and_returns(gateway_of: Make) -> N
     assert error.result.finish_detail == "closed"
     assert gateway._engine.join(None)
     gateway.restart()
-    assert gateway.generate("a", max_tokens=1).finish_reason == "length"  # type: ignore[union-attr]
+    assert gateway.generate("a", max_tokens=1).finish_reason == "length"
