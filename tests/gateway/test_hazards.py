@@ -53,7 +53,7 @@ WHERE: dict[int, tuple[str, ...]] = {
         "gateway.test_hazards.test_6_an_id_outside_the_vocabulary_is_refused_and_the_batch_goes_on",
     ),
     7: (  # chunks counted in tokens, cancels that wait for them
-        "core.test_chunks.test_a_chunk_takes_about_the_target_once_its_cost_is_known",
+        "core.test_chunks.test_the_size_settles_at_the_largest_that_keeps_to_the_target",
         "core.test_chunks.test_a_plan_stays_within_its_budget_and_moves_its_first_row",
         "gateway.test_bug_log.test_c07_a_client_that_leaves_stops_the_work_at_the_next_chunk_or_step",
         "gateway.test_hazards.test_7_while_a_long_prompt_is_read_others_write_at_every_chunk",
