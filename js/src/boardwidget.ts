@@ -1,0 +1,55 @@
+// What the dashboard and the timeline have in common as widgets: a board for all places of the page, a view for each.
+
+import type { AnyWidget, InitializeProps, RenderProps } from "@anywidget/types";
+import { type Board, connect } from "./board";
+import type { Traits } from "./boardwire";
+import { page, present } from "./parts";
+
+/** The rows that are chosen and the steps that are marked: the kernel has them too. */
+export interface Choices {
+  get(): number[];
+  set(rows: number[]): void;
+  brush(steps: number[]): void;
+}
+
+interface BoardView {
+  readonly root: HTMLElement;
+  draw(): void;
+  chosenChanged(): void;
+}
+
+export function boardWidget(view: (board: Board, chosen: Choices, ending: AbortSignal) => BoardView) {
+  function widget() {
+    let board: Board | undefined;
+    return {
+      initialize({ model, signal }: InitializeProps<Traits>) {
+        board = connect(model, page, signal);
+      },
+
+      render({ model, el }: RenderProps<Traits>) {
+        board ??= connect(model, page, undefined);
+        const ending = new AbortController();
+        const share = (name: "selected" | "brush") => (numbers: number[]) => {
+          model.set(name, numbers);
+          model.save_changes();
+        };
+        const chosen = {
+          get: () => model.get("selected") ?? [],
+          set: share("selected"),
+          brush: share("brush"),
+        };
+        const shown = view(board, chosen, ending.signal);
+        const onChosen = () => shown.chosenChanged();
+        model.on("change:selected", onChosen);
+        el.append(shown.root);
+        shown.draw();
+        present(model, shown.root, ending.signal);
+        return () => {
+          model.off("change:selected", onChosen);
+          ending.abort();
+        };
+      },
+    };
+  }
+  return widget satisfies AnyWidget<Traits>;
+}
