@@ -74,14 +74,14 @@ def preload_blas() -> BlasStatus:
         ModelLoadError: `MLX_NOTEBOOK_BLAS` names no usable library.
     """
     global _loaded, _was_missing
+    if _loaded is not None:  # asked first: whether one is needed takes a look at everything that is installed
+        return _loaded
     if not _needs_blas():
         return BlasStatus("not-needed")
-    if _loaded is None:
-        found = _look()
-        _loaded = found if found.state == "loaded" else None
-        _was_missing = found.state == "missing"
-        return found
-    return _loaded
+    found = _look()
+    _loaded = found if found.state == "loaded" else None
+    _was_missing = found.state == "missing"
+    return found
 
 
 def _look() -> BlasStatus:
