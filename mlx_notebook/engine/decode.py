@@ -187,8 +187,8 @@ def _advance(
         shown.append(row.text.flush())
         if row.text.stop.matched:  # also where the last held text completed it
             finish = (FinishReason.STOP, FinishDetail.STOP_STRING)
-    called = not ends and row.request.code.on_token is not None
-    if called and not wants_more(row, token_id, "".join(shown), logprob) and finish is None:
+    on_token = None if ends else row.request.code.on_token
+    if on_token is not None and not wants_more(row, on_token, token_id, "".join(shown), logprob) and finish is None:
         shown.append(row.text.flush())
         finish = (FinishReason.STOP, FinishDetail.CALLBACK)
     return finish

@@ -7,13 +7,15 @@ row's failure.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
 from mlx_notebook.core.segments import SLOW_CODE_NS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mlx_notebook.core.results import TokenLogprob
     from mlx_notebook.engine.row import RowState
 
@@ -48,14 +50,13 @@ def processed(row: RowState, logits: mx.array) -> mx.array:
     return logits
 
 
-def wants_more(row: RowState, token_id: int, text: str, logprob: TokenLogprob | None) -> bool:
-    """Call the row's `on_token`; False if it said so, True otherwise and without one."""
-    callback = row.request.code.on_token
-    if callback is None:
-        return True
+def wants_more(
+    row: RowState, on_token: Callable[..., Any], token_id: int, text: str, logprob: TokenLogprob | None
+) -> bool:
+    """Call the row's `on_token`; False if it said so."""
     began = time.monotonic_ns()
     try:
-        return row.context.run(callback, token_id, text, logprob) is not False
+        return row.context.run(on_token, token_id, text, logprob) is not False
     finally:
         row.user_ns += time.monotonic_ns() - began
 
