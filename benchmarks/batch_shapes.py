@@ -44,23 +44,9 @@ def many_words() -> Both:
     from mlx_notebook.models.backend_check import import_mlx
 
     mx = import_mlx()
-    from mlx_lm.models.llama import Model, ModelArgs
+    from tests.small_models import llama, tiny_tokenizer
 
-    from tests.small_models import tiny_tokenizer
-
-    model = Model(
-        ModelArgs(
-            model_type="llama",
-            hidden_size=64,
-            num_hidden_layers=2,
-            intermediate_size=128,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            rms_norm_eps=1e-5,
-            vocab_size=VOCABULARY,
-            max_position_embeddings=8_192,
-        )
-    )
+    model = llama(VOCABULARY, 8_192)
     mx.eval(model.parameters())
     return Both.over(model, tiny_tokenizer())
 

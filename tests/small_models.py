@@ -9,7 +9,7 @@ Nothing here says anything sensible; text is bytes.
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 import mlx.core as mx
@@ -36,7 +36,8 @@ _SAMPLE = (
 )
 
 
-def _llama() -> Any:
+def llama(vocab_size: int, context: int) -> Any:
+    """A Llama of two narrow layers."""
     from mlx_lm.models.llama import Model, ModelArgs
 
     return Model(
@@ -48,8 +49,8 @@ def _llama() -> Any:
             num_attention_heads=4,
             num_key_value_heads=2,
             rms_norm_eps=1e-5,
-            vocab_size=VOCAB,
-            max_position_embeddings=CONTEXT,
+            vocab_size=vocab_size,
+            max_position_embeddings=context,
         )
     )
 
@@ -177,7 +178,7 @@ def _qwen3_next() -> Any:
 
 
 _BUILDERS: dict[str, tuple[Callable[[], Any], float]] = {
-    "llama": (_llama, 3.0),
+    "llama": (partial(llama, VOCAB, CONTEXT), 3.0),
     "qwen2": (_qwen2, 3.0),
     "gemma3_text": (_gemma3_text, 3.0),
     "mamba2": (_mamba2, 2.0),
