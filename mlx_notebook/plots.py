@@ -30,7 +30,7 @@ STATES = {
     "cancelled": "#a8497f",
     "failed": "#c24f00",
 }
-"""Colour of each state, as in the views (`js/src/theme.css`)."""
+"""Colour of each state, as in the views (`js/src/palette.css`)."""
 
 MARKS = {"finished": "|", "cancelled": "x", "failed": "X"}
 """What stands at a request's end."""

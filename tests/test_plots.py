@@ -136,6 +136,6 @@ def test_colours_are_the_views_own() -> None:
     import pathlib
     import re
 
-    css = (pathlib.Path(mn.__file__).parent.parent / "js" / "src" / "theme.css").read_text(encoding="utf-8")
+    css = (pathlib.Path(mn.__file__).parent.parent / "js" / "src" / "palette.css").read_text(encoding="utf-8")
     light = dict(reversed(re.findall(r"--mlx-(\w+): (#[0-9a-f]{6})", css)))
     assert {state: light[state] for state in plots.STATES} == plots.STATES
