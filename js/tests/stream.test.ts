@@ -12,7 +12,7 @@ function nextFrame(): void {
 
 /** A widget on a page: its model, its place, and what the front end would call. */
 async function shown(rows = [row()], changes = {}) {
-  const model = new FakeModel(snapshot(rows, changes));
+  const model = new FakeModel({ snapshot: snapshot(rows, changes), selected: [] as number[] });
   const controller = new AbortController();
   const def = await widget();
   const props = { model: model.asModel(), signal: controller.signal };
@@ -62,8 +62,8 @@ describe("the wire", () => {
     const { model, el } = await shown();
     model.says({ kind: "delta", seq: 2, rows: [{ i: 0, add: "b" }] });
     model.says({ kind: "delta", seq: 3, rows: [{ i: 0, add: "c" }] });
-    expect(model.sentKinds().filter((kind) => kind === "resync")).toHaveLength(1);
-    model.snapshot(snapshot([row({ text: "abc" })], { seq: 3 }));
+    expect(model.sent.filter(({ kind }) => kind === "resync")).toHaveLength(1);
+    model.set("snapshot", snapshot([row({ text: "abc" })], { seq: 3 }));
     nextFrame();
     expect(el.querySelector(".mlx-text")?.textContent).toBe("abc");
   });
@@ -116,7 +116,7 @@ describe("text", () => {
     nextFrame();
     expect(el.querySelector(".mlx-text")?.firstChild).toBe(node);
     expect(node?.textContent).toBe("hello there");
-    model.snapshot(snapshot([row({ text: "hello there!" })], { seq: 1 }));
+    model.set("snapshot", snapshot([row({ text: "hello there!" })], { seq: 1 }));
     nextFrame();
     expect(el.querySelector(".mlx-text")?.firstChild).toBe(node);
   });
