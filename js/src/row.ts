@@ -4,7 +4,7 @@ import type { Answer } from "./cancel";
 import { copyText } from "./clipboard";
 import { button, element, setText, show } from "./dom";
 import { TokenText } from "./tokentext";
-import { isOver, type RowState, type ToKernel, type TokenFacts } from "./wire";
+import { isOver, type RowState, type TokenFacts } from "./wire";
 import { figures, prelude, tokenWords } from "./words";
 
 /** Drawn marks differ in shape too: colour is never alone. */
@@ -18,7 +18,14 @@ const REST_MS = 120;
 const HINT =
   "Paler is likelier, darker and underlined is more of a surprise. Point at a token, or use the arrow keys in the text.";
 
-type Ask = (message: ToKernel) => void;
+/** What a row wants of its view, which knows the row's place. */
+export interface RowAsks {
+  cancel(tell: (answer: Answer) => void): void;
+  /** The text token by token, or no longer. */
+  tokens(on: boolean): void;
+  /** What is known of the n-th token (from 1). */
+  token(n: number): void;
+}
 
 export class RowView {
   readonly root: HTMLElement;
@@ -39,14 +46,16 @@ export class RowView {
   #rested = 0;
   #copied = 0;
   #row: RowState;
+  #asks: RowAsks;
 
-  constructor(row: RowState, cancel: (tell: (answer: Answer) => void) => void, place: number, ask: Ask) {
+  constructor(row: RowState, asks: RowAsks) {
     this.#row = row;
+    this.#asks = asks;
     this.#tokens.dataset.stop = "button";
     this.#tokens.title =
       "Show the text token by token: shaded by how surprising each was (where log-probabilities were asked for); point at one to see more";
     this.#tokens.setAttribute("aria-pressed", "false");
-    this.#tokens.addEventListener("click", () => this.#toggleTokens(place, ask));
+    this.#tokens.addEventListener("click", () => this.#toggleTokens());
     this.#tokenFacts.setAttribute("role", "status");
     this.#mark.setAttribute("aria-hidden", "true");
     this.#meter.setAttribute("role", "progressbar");
@@ -70,7 +79,7 @@ export class RowView {
       this.#note,
     );
     this.#cancel.addEventListener("click", () => {
-      if (this.#cancel.getAttribute("aria-disabled") !== "true") cancel((answer) => this.tell(answer));
+      if (this.#cancel.getAttribute("aria-disabled") !== "true") asks.cancel((answer) => this.tell(answer));
     });
     this.#copy.addEventListener("click", () => void this.#copyNow());
     this.update(row, true);
@@ -107,10 +116,10 @@ export class RowView {
     if (this.#tokenText?.cursor === n - 1) setText(this.#tokenFacts, tokenWords(this.#row, n, facts));
   }
 
-  #toggleTokens(place: number, ask: Ask): void {
+  #toggleTokens(): void {
     const on = this.#tokenText === null;
     this.#tokens.setAttribute("aria-pressed", String(on));
-    ask({ kind: "tokens", row: place, on });
+    this.#asks.tokens(on);
     if (on) {
       const text = new TokenText(`answer to: ${this.#row.prompt}, token by token`);
       text.colour(true);
@@ -118,8 +127,7 @@ export class RowView {
         clearTimeout(this.#rested);
         text.light(token);
         setText(this.#tokenFacts, token < 0 ? HINT : tokenWords(this.#row, token + 1, null));
-        if (token >= 0)
-          this.#rested = window.setTimeout(() => ask({ kind: "token", row: place, n: token + 1 }), REST_MS);
+        if (token >= 0) this.#rested = window.setTimeout(() => this.#asks.token(token + 1), REST_MS);
       };
       this.#tokenText = text;
       this.#text.after(text.root);

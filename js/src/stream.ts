@@ -58,6 +58,7 @@ function widget() {
   function start(model: AnyModel<Traits>, signal: AbortSignal | undefined) {
     const send = sender(model);
     const kept = new Store(model.get("snapshot"));
+    kept.askTokens = (row) => send({ kind: "tokens", row, on: true });
     const asks = new Cancels((ask, rows) => send({ kind: "cancel", ask, rows }));
     const onSnapshot = () => kept.replace(model.get("snapshot"));
     const onMessage = (message: FromKernel) => {

@@ -25,6 +25,8 @@ export class StreamView {
   #ask: (message: ToKernel) => void;
   #roving: Roving;
   #dirty = new Set<number>();
+  /** Rows that this view shows token by token. */
+  #followed = new Set<number>();
   #all = true;
   #frame = 0;
 
@@ -68,6 +70,7 @@ export class StreamView {
       store.subscribe((row) => this.#changed(row)),
     );
     signal.addEventListener("abort", () => cancelAnimationFrame(this.#frame));
+    signal.addEventListener("abort", () => this.#unfollow());
     this.draw();
   }
 
@@ -109,10 +112,28 @@ export class StreamView {
   }
 
   #make(): void {
+    this.#unfollow();
     this.#rows = this.#store.rows.map(
-      (row, i) => new RowView(row, (tell) => this.#cancels.ask([i], tell), i, this.#ask),
+      (row, i) =>
+        new RowView(row, {
+          cancel: (tell) => this.#cancels.ask([i], tell),
+          tokens: (on) => this.#follow(i, on),
+          token: (n) => this.#ask({ kind: "token", row: i, n }),
+        }),
     );
     this.#body.replaceChildren(...this.#rows.map((row) => row.root));
+  }
+
+  #follow(row: number, on: boolean): void {
+    if (on) this.#followed.add(row);
+    else this.#followed.delete(row);
+    this.#store.follow(row, on);
+    this.#ask({ kind: "tokens", row, on });
+  }
+
+  #unfollow(): void {
+    for (const row of this.#followed) this.#store.follow(row, false);
+    this.#followed.clear();
   }
 
   #askAll(): void {

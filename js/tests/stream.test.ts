@@ -281,6 +281,45 @@ describe("copying", () => {
   });
 });
 
+describe("a text token by token", () => {
+  const spans = (el: HTMLElement) =>
+    [...el.querySelectorAll(".mlx-tokens span")].map((one) => one.textContent);
+  const news = (from: number, ...texts: string[]) => ({ from, texts, chances: texts.map(() => null) });
+
+  it("is asked for by its button, and again when a message was lost", async () => {
+    const { model, el, remove } = await shown([row({ text: "a" })], { traced: true });
+    const asks = () => model.sent.filter(({ kind }) => kind === "tokens");
+    find(el, "Tokens").click();
+    expect(asks()).toEqual([{ kind: "tokens", row: 0, on: true }]);
+    model.says({ kind: "delta", seq: 1, rows: [{ i: 0, tok: news(0, "a") }] });
+    model.says({ kind: "delta", seq: 3, rows: [{ i: 0, add: "c", tok: news(2, "c") }] });
+    model.set("snapshot", snapshot([row({ text: "abc" })], { seq: 3, traced: true }));
+    expect(asks().slice(1)).toEqual([{ kind: "tokens", row: 0, on: true }]);
+    model.says({ kind: "delta", seq: 4, rows: [{ i: 0, tok: news(0, "a", "b", "c") }] });
+    nextFrame();
+    expect(spans(el)).toEqual(["a", "b", "c"]);
+    remove();
+    model.set("snapshot", snapshot([row({ text: "abc" })], { seq: 9, traced: true }));
+    expect(asks()).toHaveLength(2);
+  });
+
+  it("is whole when the end comes with its last tokens in one frame", async () => {
+    const { model, el } = await shown([row({ text: "a" })], { traced: true });
+    find(el, "Tokens").click();
+    model.says({ kind: "delta", seq: 1, rows: [{ i: 0, tok: news(0, "a") }] });
+    nextFrame();
+    model.says({
+      kind: "delta",
+      seq: 2,
+      rows: [{ i: 0, status: "finished", add: "b!", tok: news(1, "b", "!") }],
+    });
+    const done = row({ text: "ab!", status: "finished" });
+    model.set("snapshot", snapshot([done], { seq: 2, final: true, traced: true }));
+    nextFrame();
+    expect(spans(el)).toEqual(["a", "b", "!"]);
+  });
+});
+
 describe("visibility", () => {
   it("is told when the page goes to the background and comes back, once each", async () => {
     const { model } = await shown();
