@@ -57,7 +57,7 @@ export class TimeCanvas {
     this.canvas.dataset.stop = "cursor";
     this.canvas.setAttribute("role", "img");
     this.canvas.title =
-      "Point at a column to see its step; click a row to read it; drag to mark steps; Ctrl and wheel, + and − zoom, 0 shows all";
+      "Point at a column to see its step; click a row to read it; drag to mark steps; Enter asks what the chosen row did at the step; Ctrl and wheel, + and − zoom, 0 shows all";
     this.#inner.append(this.canvas);
     this.root.append(this.#inner);
     this.root.addEventListener("scroll", () => this.#hears.moved());
@@ -285,6 +285,14 @@ export class TimeCanvas {
     }
     if (event.key === "Escape") {
       this.#hears.brush(null);
+      return;
+    }
+    if (event.key === "Enter") {
+      // As a click on the chosen row in this column; with Shift, on the one beside it.
+      const row = this.rows.find(({ id }) => id === this.chosen[event.shiftKey ? 1 : 0]);
+      if (!row || this.hot < 0) return;
+      event.preventDefault();
+      this.#hears.pick(row, false, this.hot);
       return;
     }
     const here = this.hot;

@@ -122,15 +122,18 @@ export class RowPanel {
   askWhy(column: number | null): void {
     const { run } = this.#board;
     const at = column === null || column < 0 ? null : run.began(column);
-    this.#board.askWhy(this.id, at, (reasons, state) => this.#showWhy(reasons, state, column));
+    this.#board.askWhy(this.id, at, (reasons, state, answered) =>
+      this.#showWhy(reasons, state, answered === null ? null : column),
+    );
   }
 
   #showWhy(reasons: Why[], state: string, column: number | null): void {
     const { run } = this.#board;
-    const moment = column === null || column < 0 ? "" : ` at step ${run.step[column]}`;
     setText(
       this.#whyHead,
-      moment ? `What did #${this.id} do${moment}?` : `Why did #${this.id} take its time?`,
+      column === null
+        ? `Why did #${this.id} take its time?`
+        : `What did #${this.id} do at step ${run.step[column]}?`,
     );
     const words =
       state === "asked"

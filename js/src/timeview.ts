@@ -237,7 +237,7 @@ export class TimeView {
   #chartWords(rows: RunRow[]): string {
     const brush = this.#brush;
     const marked = brush ? ` Steps ${this.#stepOf(brush[0])} to ${this.#stepOf(brush[1])} are marked.` : "";
-    return `Rows by step: ${many(rows.length, "row")}. Left and right arrows go from step to step, with Shift they mark steps.${marked}`;
+    return `Rows by step: ${many(rows.length, "row")}. Left and right arrows go from step to step, with Shift they mark steps; Enter asks what the chosen row did at the step.${marked}`;
   }
 
   #stepOf(column: number): number {
