@@ -106,6 +106,21 @@ export function whyWords(reasons: Why[]): string[] {
   return reasons.length ? reasons.map((reason) => reason.text) : ["nothing held it up"];
 }
 
+/** What a reader must know before anything else: each sentence that is true, the weightiest first. */
+export function banner(board: Board, paused: string): string {
+  if (board.lost) return LOST;
+  const { figures } = board;
+  const said: string[] = [];
+  if (figures?.paused && board.acts) said.push(paused);
+  if (figures?.delay_ms && board.acts)
+    said.push(`Slow motion: ${seconds(figures.delay_ms / 1000)} of rest after each step, on purpose.`);
+  if (figures?.missed)
+    said.push(
+      `The beginning is gone: ${many(figures.missed, "record")} of the log were overwritten before this view looked.`,
+    );
+  return said.join(" ");
+}
+
 /** What an asked-for action became, as a sentence. */
 export function outcome(state: AskState, value: unknown, error: string, asked: string): string {
   if (state === "asked") return `${asked}…`;

@@ -3,10 +3,10 @@
 import type { Board } from "./board";
 import type { Asked } from "./boardwire";
 import {
+  banner,
   bytes,
   cacheShare,
   columnWords,
-  LOST,
   latest,
   many,
   number,
@@ -14,7 +14,7 @@ import {
   SIGNS,
   STATES,
 } from "./boardwords";
-import { drawAxis, drawRow, type Pen, prepare, type Scale, seconds, stepScale } from "./chart";
+import { drawAxis, drawRow, type Pen, prepare, type Scale, stepScale } from "./chart";
 import { DashRow } from "./dashrow";
 import { button, element, setText, show } from "./dom";
 import { Drawer, Figure, legend, onLook } from "./parts";
@@ -29,12 +29,8 @@ const CHART_MS = 50;
 const FEW_PLACES = 4;
 const LOAD_HEIGHT = 46;
 const AXIS_HEIGHT = 16;
-const DELAYS: [number, string][] = [
-  [0, "full speed"],
-  [200, "slow motion: 0.2 s a step"],
-  [500, "slow motion: 0.5 s a step"],
-  [1000, "slow motion: 1 s a step"],
-];
+const DELAYS_MS = [0, 200, 500, 1000];
+const PAUSED = "Paused: no row moves until you resume, step, or interrupt a cell that waits for a row.";
 
 export interface Choice {
   get(): number[];
@@ -62,6 +58,7 @@ export class DashView {
   #pause = button("mlx-pause", "❚❚ Pause");
   #step = button("mlx-step", "Step ▸");
   #pace = element("select", "mlx-pace");
+  #ownPace = element("option", "");
   #banner = element("div", "mlx-banner");
   #canvas = element("canvas", "mlx-chart");
   #readout = element("div", "mlx-message mlx-dim");
@@ -111,9 +108,9 @@ export class DashView {
     const { root } = this;
     root.setAttribute("role", "group");
     root.setAttribute("data-lm-suppress-shortcuts", "true");
-    for (const [rate, words] of DELAYS) {
-      const option = element("option", "", words);
-      option.value = String(rate);
+    for (const ms of DELAYS_MS) {
+      const option = element("option", "", paceWords(ms));
+      option.value = String(ms);
       this.#pace.append(option);
     }
     this.#pace.dataset.stop = "text";
@@ -200,29 +197,18 @@ export class DashView {
   }
 
   #drawFigures(): void {
-    const { figures, title, final, lost, acts } = this.#board;
+    const { figures, title, lost, acts } = this.#board;
     this.root.setAttribute("aria-label", `Scheduler of ${title}`);
     setText(this.#title, title);
     for (const control of [this.#pause, this.#step, this.#pace]) show(control, acts);
     show(this.#message, this.#message.textContent !== "");
     const paused = figures?.paused ?? false;
-    const pace = figures?.delay_ms ?? 0;
     setText(this.#pause, paused ? "▶ Resume" : "❚❚ Pause");
     this.#pause.setAttribute("aria-pressed", String(paused));
-    if (document.activeElement !== this.#pace) this.#pace.value = String(pace);
-    const banner = lost
-      ? LOST
-      : final
-        ? ""
-        : pace
-          ? `Slow motion: ${seconds(pace / 1000)} of rest after each step, on purpose.`
-          : paused
-            ? "Paused: no row moves until you resume, step, or interrupt the kernel."
-            : figures?.missed
-              ? `The beginning is gone: ${many(figures.missed, "record")} of the log were overwritten before this view looked.`
-              : "";
-    setText(this.#banner, banner);
-    show(this.#banner, banner !== "");
+    if (document.activeElement !== this.#pace) this.#showPace(figures?.delay_ms ?? 0);
+    const words = banner(this.#board, PAUSED);
+    setText(this.#banner, words);
+    show(this.#banner, words !== "");
     if (!figures) return;
     const taken = (figures.active ?? 0) + (figures.prefill ?? 0);
     this.#places.set(
@@ -242,8 +228,20 @@ export class DashView {
     );
     setText(
       this.#spoken,
-      `${many(taken, "row")} in the batch, ${figures.queued} waiting${paused ? ", paused" : ""}${banner && lost ? banner : ""}`,
+      `${many(taken, "row")} in the batch, ${figures.queued} waiting${paused ? ", paused" : ""}${lost ? words : ""}`,
     );
+  }
+
+  /** A pace that was set from Python may be none of those offered: it gets a line of its own while it holds. */
+  #showPace(ms: number): void {
+    const offered = DELAYS_MS.includes(ms);
+    if (offered) this.#ownPace.remove();
+    else {
+      this.#ownPace.value = String(ms);
+      setText(this.#ownPace, paceWords(ms));
+      if (!this.#ownPace.parentElement) this.#pace.append(this.#ownPace);
+    }
+    this.#pace.value = String(ms);
   }
 
   #drawRows(): void {
@@ -413,4 +411,8 @@ export class DashView {
     });
     this.#canvas.title = "Point at a column to see which step it was; left and right arrow keys do the same";
   }
+}
+
+function paceWords(ms: number): string {
+  return ms ? `slow motion: ${ms / 1000} s a step` : "full speed";
 }

@@ -3,10 +3,10 @@
 import type { Board } from "./board";
 import {
   answerTokens,
+  banner,
   columnWords,
   eachToken,
   firstToken,
-  LOST,
   latest,
   many,
   number,
@@ -82,7 +82,7 @@ export class TimeView {
 
   draw(): void {
     const focused = this.#roving.focused();
-    const { run, title, lost, figures } = this.#board;
+    const { run, title } = this.#board;
     const rows = this.#filtered();
     const chosen = this.#chosen.get().filter((id) => run.rows.has(id));
     this.root.setAttribute("aria-label", `Timeline of ${title}`);
@@ -91,13 +91,7 @@ export class TimeView {
       this.#count,
       `${many(run.rows.size, "request")}, ${many(run.columns ? this.#lastStep() : 0, "step")}`,
     );
-    const missed = figures?.missed
-      ? `The beginning is gone: ${many(figures.missed, "record")} of the log were overwritten before this view looked.`
-      : "";
-    setText(
-      this.#banner,
-      lost ? LOST : figures?.paused ? "Paused: no row moves until somebody resumes." : missed,
-    );
+    setText(this.#banner, banner(this.#board, "Paused: no row moves until somebody resumes."));
     show(this.#banner, this.#banner.textContent !== "");
     this.#chart.rows = rows;
     this.#chart.chosen = chosen;

@@ -1,7 +1,7 @@
 // A run of two rows, and a board that knows it. jsdom draws nothing: the charts are looked at in the browser tests.
 
 import { Board } from "../src/board";
-import type { Body, Requests, ToKernel } from "../src/boardwire";
+import type { Body, Figures, Requests, ToKernel } from "../src/boardwire";
 
 HTMLCanvasElement.prototype.getContext = (() => null) as never;
 
@@ -59,4 +59,29 @@ export function board(): { board: Board; sent: ToKernel[] } {
   const made = new Board((message) => sent.push(message));
   made.hear({ kind: "history", seq: 3, part: 0, parts: 1, ...body() });
   return { board: made, sent };
+}
+
+export function figures(changes: Partial<Figures> = {}): Figures {
+  return {
+    active: 1,
+    prefill: 0,
+    queued: 1,
+    places: 2,
+    tokens_per_s: 10,
+    kv_bytes: 0,
+    kv_projected_bytes: 0,
+    kv_budget_bytes: null,
+    cache_hits: 0,
+    cache_misses: 0,
+    cache_tokens_reused: 0,
+    lease_holder: null,
+    paused: false,
+    stepping: 0,
+    delay_ms: 0,
+    steps: 2,
+    model: "m",
+    device: "cpu",
+    missed: 0,
+    ...changes,
+  };
 }
