@@ -26,6 +26,15 @@ export const STATES = {
   failed: "failed",
 } as const;
 
+/** What the heads of the tables mean. */
+export const MEANINGS = {
+  row: "The request's number",
+  answer: "Tokens of the answer so far, and its limit",
+  waited: "From submitting to a place in the batch",
+  first: "From submitting to the first token",
+  each: "Time per token after the first",
+} as const;
+
 export const BUSY_KERNEL =
   "No answer yet: the kernel is busy, and here a message reaches it only between cells. Its stop button (■, interrupt) works.";
 

@@ -1,13 +1,14 @@
 // The dashboard in one place of the page: figures and controls, places of the batch, rows, legend.
 
 import type { Board } from "./board";
-import type { Asked } from "./boardwire";
+import type { Asked, Figures } from "./boardwire";
 import {
   banner,
   bytes,
   cacheShare,
   columnWords,
   latest,
+  MEANINGS,
   many,
   number,
   outcome,
@@ -17,7 +18,7 @@ import {
 import { drawAxis, drawRow, type Pen, prepare, type Scale, stepScale } from "./chart";
 import { DashRow } from "./dashrow";
 import { button, element, setText, show } from "./dom";
-import { Drawer, Figure, legend, onLook } from "./parts";
+import { Drawer, Figure, legend, onLook, tableHead } from "./parts";
 import { Roving } from "./roving";
 import { isOverRow, type RunRow } from "./run";
 
@@ -45,11 +46,13 @@ export class DashView {
   #places = new Figure("", "Places of the batch that are taken: so many rows are computed together");
   #queue = new Figure("", "Requests that wait for a place");
   #rate = new Figure("", "Tokens that all rows together got in a second, over the last seconds");
-  #memoryBar = element("i", "");
+  #memoryHeld = element("i", "");
+  #memoryNeed = element("b", "mlx-need");
+  #memoryBar = element("span", "mlx-meter-box", this.#memoryHeld, this.#memoryNeed);
   #memory = new Figure(
     "memory ",
     "KV memory: what the model remembers of each row's tokens, against the budget for it",
-    element("span", "mlx-meter-box", this.#memoryBar),
+    this.#memoryBar,
   );
   #cache = new Figure(
     "prompt cache ",
@@ -120,6 +123,7 @@ export class DashView {
     this.#pause.title = "Hold the scheduler after this step: nothing is lost, every row waits";
     this.#step.dataset.stop = "button";
     this.#step.title = "Compute one step (a token for each row that writes), then hold again";
+    this.#memoryBar.setAttribute("role", "img");
     this.#canvas.dataset.stop = "cursor";
     this.#canvas.setAttribute("role", "img");
     const controls = element("span", "mlx-controls", this.#pause, this.#step, this.#pace);
@@ -145,6 +149,7 @@ export class DashView {
           ["idle", "in the batch, not in this step"],
           ["area", "rows in a step"],
           ["dash", "rows waiting"],
+          ["hot", "the step that you point at"],
         ],
         (Object.keys(SIGNS) as (keyof typeof SIGNS)[]).map((status) => [
           status,
@@ -168,24 +173,17 @@ export class DashView {
 
   #header(): HTMLElement {
     const cells: [string, string, string][] = [
-      ["row", "mlx-left", "The request's number"],
+      ["row", "mlx-left", MEANINGS.row],
       ["state", "mlx-left", ""],
       ["prompt, and why it waits", "mlx-wide", ""],
       ["prompt", "mlx-more", "Tokens of the prompt"],
-      ["answer", "", "Tokens of the answer so far, and its limit"],
-      ["waited", "mlx-more", "From submitting to a place in the batch"],
-      ["first", "mlx-more", "From submitting to the first token"],
-      ["each", "mlx-more", "Time per token after the first"],
+      ["answer", "", MEANINGS.answer],
+      ["waited", "mlx-more", MEANINGS.waited],
+      ["first", "mlx-more", MEANINGS.first],
+      ["each", "mlx-more", MEANINGS.each],
       ["", "mlx-left", ""],
     ];
-    const row = element("tr", "");
-    for (const [i, [words, name, meaning]] of cells.entries()) {
-      const cell = element("th", `${name} mlx-c${i}`, words);
-      cell.scope = "col";
-      if (meaning) cell.title = meaning;
-      row.append(cell);
-    }
-    return element("thead", "", row);
+    return tableHead(cells.map(([words, name, meaning], i) => [words, `${name} mlx-c${i}`, meaning]));
   }
 
   #act(asked: Asked, words: string, row = 0): void {
@@ -218,10 +216,7 @@ export class DashView {
     this.#queue.set(number(figures.queued ?? 0), " waiting");
     const rate = figures.tokens_per_s ?? 0;
     this.#rate.set(rate < 10 ? rate.toFixed(1) : number(Math.round(rate)), " tokens/s");
-    const budget = figures.kv_budget_bytes;
-    this.#memory.set(bytes(figures.kv_bytes ?? 0), budget ? ` of ${bytes(budget)}` : " (no budget)");
-    const share = budget ? figures.kv_bytes / budget : 0;
-    this.#memoryBar.style.width = `${Math.min(100, 100 * share).toFixed(1)}%`;
+    this.#drawMemory(figures);
     this.#cache.set(
       cacheShare(figures),
       figures.cache_tokens_reused ? `, ${number(figures.cache_tokens_reused)} tokens reused` : "",
@@ -230,6 +225,20 @@ export class DashView {
       this.#spoken,
       `${many(taken, "row")} in the batch, ${figures.queued} waiting${paused ? ", paused" : ""}${lost ? words : ""}`,
     );
+  }
+
+  #drawMemory({ kv_bytes, kv_projected_bytes, kv_budget_bytes: budget }: Figures): void {
+    const [held, need] = [kv_bytes ?? 0, kv_projected_bytes ?? 0];
+    this.#memory.set(bytes(held), budget ? ` of ${bytes(budget)}` : " (no budget)");
+    show(this.#memoryBar, Boolean(budget));
+    if (!budget) return;
+    const share = (part: number) => `${Math.min(100, (100 * part) / budget).toFixed(1)}%`;
+    this.#memoryHeld.style.width = share(held);
+    this.#memoryNeed.style.left = share(need);
+    const words = `filled: ${bytes(held)} are held now; line: ${bytes(need)} are what the running rows take at most, up to their limits; a row gets a place if its own most fits with that in ${bytes(budget)}`;
+    if (this.#memoryBar.title === words) return;
+    this.#memoryBar.title = words;
+    this.#memoryBar.setAttribute("aria-label", words);
   }
 
   /** A pace that was set from Python may be none of those offered: it gets a line of its own while it holds. */

@@ -98,6 +98,18 @@ export function legend(entries: [string, string][], signs: [string, string, stri
   return made;
 }
 
+/** A table's head: each cell's words, classes, and what it means when pointed at ("" where the words say it). */
+export function tableHead(cells: [string, string, string][]): HTMLElement {
+  const row = element("tr", "");
+  for (const [words, name, meaning] of cells) {
+    const cell = element("th", name, words);
+    cell.scope = "col";
+    if (meaning) cell.title = meaning;
+    row.append(cell);
+  }
+  return element("thead", "", row);
+}
+
 /**
  * Many reasons to draw, one drawing a frame, and a rest between two: at least `interval` milliseconds, and
  * longer where drawing takes long, so that a page under load keeps answering its reader.

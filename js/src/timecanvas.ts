@@ -23,6 +23,10 @@ const WIDEST = 18;
 const MOST_SHOWN = 18;
 const DRAG_PX = 4;
 
+/** Marks before the names of the row that is read, and of the one beside it. */
+export const CHOSEN = "▸";
+export const BESIDE = "▹";
+
 export interface ChartHears {
   /** The column and row under the pointer or cursor; -1 and null for none. */
   point(column: number, row: RunRow | null): void;
@@ -211,7 +215,7 @@ export class TimeCanvas {
       this.#gutter > 100 && row.title
         ? `#${row.id} \u2068${pen.fitted(row.title.slice(0, 80), this.#gutter - 54, chosen)}\u2069`
         : `#${row.id}`;
-    const mark = chosen ? (this.chosen.indexOf(row.id) === 0 ? "▸ " : "▹ ") : "";
+    const mark = chosen ? `${this.chosen.indexOf(row.id) === 0 ? CHOSEN : BESIDE} ` : "";
     pen.text(mark + name, 12, y + 11, chosen ? colours.fg : colours.dim, chosen);
     g.restore();
   }

@@ -8,6 +8,7 @@ import {
   eachToken,
   firstToken,
   latest,
+  MEANINGS,
   many,
   number,
   SIGNS,
@@ -15,10 +16,10 @@ import {
   waited,
 } from "./boardwords";
 import { button, element, setText, show } from "./dom";
-import { Cell, Drawer, legend, onLook } from "./parts";
+import { Cell, Drawer, legend, onLook, tableHead } from "./parts";
 import { Roving } from "./roving";
 import type { RunRow } from "./run";
-import { TimeCanvas } from "./timecanvas";
+import { BESIDE, CHOSEN, TimeCanvas } from "./timecanvas";
 import { RowPanel } from "./timepanel";
 
 const MOST_ROWS = 500;
@@ -168,12 +169,17 @@ export class TimeView {
           ["decode", "one token"],
           ["idle", "in the batch, not in this step"],
           ["hot", "the step that you point at"],
+          ["brushed", "steps that you marked"],
         ],
-        (["finished", "cancelled", "failed"] as const).map((status) => [
-          status,
-          SIGNS[status],
-          STATES[status],
-        ]),
+        [
+          ...(["finished", "cancelled", "failed"] as const).map((status): [string, string, string] => [
+            status,
+            SIGNS[status],
+            STATES[status],
+          ]),
+          ["", CHOSEN, "the row that you read"],
+          ["", BESIDE, "the one compared with it"],
+        ],
       ),
     );
   }
@@ -190,21 +196,16 @@ export class TimeView {
   #makeTable(): void {
     const summary = element("summary", "", "Rows as a table");
     summary.dataset.stop = "button";
-    const head = element("tr", "");
-    for (const [words, name] of [
-      ["row", "mlx-left"],
-      ["state", "mlx-left"],
-      ["prompt", "mlx-wide"],
-      ["answer", ""],
-      ["waited", ""],
-      ["first", "mlx-more"],
-      ["each", "mlx-more"],
-    ] as const) {
-      const cell = element("th", name, words);
-      cell.scope = "col";
-      head.append(cell);
-    }
-    const table = element("table", "mlx-table", element("thead", "", head), this.#body);
+    const head = tableHead([
+      ["row", "mlx-left", MEANINGS.row],
+      ["state", "mlx-left", ""],
+      ["prompt", "mlx-wide", ""],
+      ["answer", "", MEANINGS.answer],
+      ["waited", "", MEANINGS.waited],
+      ["first", "mlx-more", MEANINGS.first],
+      ["each", "mlx-more", MEANINGS.each],
+    ]);
+    const table = element("table", "mlx-table", head, this.#body);
     this.#table.append(summary, element("div", "mlx-scroll", table));
     this.#table.addEventListener("toggle", () => this.#drawer.soon());
   }

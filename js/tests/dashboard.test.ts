@@ -66,3 +66,36 @@ describe("the pace", () => {
     expect(lines(pace)).toEqual(offered);
   });
 });
+
+describe("the memory", () => {
+  it("shows beside what is held what the rows may come to take, and says what that is", () => {
+    const { find, tell } = shown({ kv_bytes: 2e8, kv_projected_bytes: 5e8, kv_budget_bytes: 1e9 });
+    const [box, need] = [find(".mlx-meter-box"), find(".mlx-need")];
+    expect(find(".mlx-meter-box i").style.width).toBe("20%");
+    expect(need.style.left).toBe("50%");
+    expect(box.title).toMatch(
+      /filled: 200 MB are held now; line: 500 MB are what the running rows take at most/,
+    );
+    expect(box.getAttribute("aria-label")).toBe(box.title);
+    tell({ kv_bytes: 2e8, kv_projected_bytes: 3e9, kv_budget_bytes: 1e9 });
+    expect(need.style.left).toBe("100%");
+    tell({ kv_bytes: 2e8, kv_projected_bytes: 5e8 });
+    expect(box.hidden).toBe(true);
+    expect(box.parentElement?.textContent).toContain("200 MB (no budget)");
+  });
+});
+
+describe("the legend", () => {
+  it("has every mark of the chart, the column that is pointed at too", () => {
+    const { view } = shown();
+    const swatches = [...view.root.querySelectorAll(".mlx-legend .mlx-swatch")].map((one) => one.className);
+    expect(swatches.map((name) => name.split(" ")[1])).toEqual([
+      "prefill",
+      "decode",
+      "idle",
+      "area",
+      "dash",
+      "hot",
+    ]);
+  });
+});

@@ -84,3 +84,22 @@ describe("why", () => {
     expect(asked()).toEqual([]);
   });
 });
+
+describe("what things mean", () => {
+  it("is said of every mark of the chart", () => {
+    const { find } = shown();
+    const words = find(".mlx-legend").textContent;
+    for (const mark of ["steps that you marked", "▸the row that you read", "▹the one compared with it"])
+      expect(words).toContain(mark);
+    expect(find(".mlx-swatch.brushed")).toBeTruthy();
+  });
+
+  it("is said of the table's heads whose one word does not", () => {
+    const { view } = shown();
+    const heads = [...view.root.querySelectorAll<HTMLElement>(".mlx-rows-table th")];
+    const titles = Object.fromEntries(heads.map((head) => [head.textContent, head.title]));
+    expect(titles.waited).toContain("From submitting");
+    expect(titles.first).toContain("first token");
+    expect(titles.each).toContain("per token");
+  });
+});
