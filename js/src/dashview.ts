@@ -21,6 +21,7 @@ import { button, element, setText, show } from "./dom";
 import { Drawer, Figure, legend, onLook, tableHead } from "./parts";
 import { Roving } from "./roving";
 import { isOverRow, type RunRow } from "./run";
+import { isolated } from "./words";
 
 const GUTTER = 64;
 const MOST_ROWS = 200;
@@ -357,7 +358,7 @@ export class DashView {
       if (!above || end - begin < 12) continue;
       const bold = chosen.includes(row.id);
       const name =
-        end - begin > 90 && row.title ? `#${row.id} \u2068${row.title.slice(0, 80)}\u2069` : `#${row.id}`;
+        end - begin > 90 && row.title ? `#${row.id} ${isolated(row.title.slice(0, 80))}` : `#${row.id}`;
       pen.text(
         pen.fitted(name, Math.max(20, end - begin - 8), bold),
         begin,

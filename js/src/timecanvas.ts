@@ -14,6 +14,7 @@ import {
 } from "./chart";
 import { element } from "./dom";
 import type { RunRow } from "./run";
+import { isolated } from "./words";
 
 const PITCH = 19;
 const BAR = 13;
@@ -213,7 +214,7 @@ export class TimeCanvas {
     // Isolated, so that a right-to-left prompt cannot turn its number around.
     const name =
       this.#gutter > 100 && row.title
-        ? `#${row.id} \u2068${pen.fitted(row.title.slice(0, 80), this.#gutter - 54, chosen)}\u2069`
+        ? `#${row.id} ${isolated(pen.fitted(row.title.slice(0, 80), this.#gutter - 54, chosen))}`
         : `#${row.id}`;
     const mark = chosen ? `${this.chosen.indexOf(row.id) === 0 ? CHOSEN : BESIDE} ` : "";
     pen.text(mark + name, 12, y + 11, chosen ? colours.fg : colours.dim, chosen);
