@@ -21,6 +21,7 @@ import { button, element, setText, show } from "./dom";
 import { Drawer, Figure, legend, onLook, tableHead } from "./parts";
 import { Roving } from "./roving";
 import { isOverRow, type RunRow } from "./run";
+import type { Choice } from "./wire";
 import { isolated } from "./words";
 
 const GUTTER = 64;
@@ -33,11 +34,6 @@ const LOAD_HEIGHT = 46;
 const AXIS_HEIGHT = 16;
 const DELAYS_MS = [0, 200, 500, 1000];
 const PAUSED = "Paused: no row moves until you resume, step, or interrupt a cell that waits for a row.";
-
-export interface Choice {
-  get(): number[];
-  set(rows: number[]): void;
-}
 
 export class DashView {
   readonly root = element("div", "mlx-board mlx-dash");

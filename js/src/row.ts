@@ -25,6 +25,8 @@ export interface RowAsks {
   tokens(on: boolean): void;
   /** What is known of the n-th token (from 1). */
   token(n: number): void;
+  /** The reader chooses the row, or no longer. */
+  choose(): void;
 }
 
 export class RowView {
@@ -68,9 +70,9 @@ export class RowView {
     const actions = element("span", "mlx-actions", this.#tokens, this.#copy, this.#cancel);
     const end = element("span", "mlx-end", this.#figures, actions);
     const line = element("div", "mlx-line", state, this.#prompt, end);
-    this.root = element(
+    const cell = element(
       "div",
-      "mlx-row",
+      "mlx-cell",
       line,
       this.#before,
       this.#meter,
@@ -78,6 +80,8 @@ export class RowView {
       this.#tokenFacts,
       this.#note,
     );
+    this.root = element("div", "mlx-row", cell);
+    if (row.id !== undefined) this.#beChoosable(row.id, line, cell);
     this.#cancel.addEventListener("click", () => {
       if (this.#cancel.getAttribute("aria-disabled") !== "true") asks.cancel((answer) => this.tell(answer));
     });
@@ -104,6 +108,32 @@ export class RowView {
     show(this.#cancel, live && !isOver(row.status));
     this.#text.setAttribute("aria-label", `answer to: ${row.prompt}`);
     this.#updateTokens(row);
+  }
+
+  /** Shows whether the reader chose the row. */
+  choose(on: boolean): void {
+    if (this.#row.id !== undefined) this.root.setAttribute("aria-selected", String(on));
+  }
+
+  /** The row itself is a stop, its head what a pointer takes: in its text a reader selects words. */
+  #beChoosable(id: number, head: HTMLElement, cell: HTMLElement): void {
+    const { root } = this;
+    root.dataset.stop = "row";
+    root.dataset.line = String(id);
+    root.setAttribute("role", "row");
+    root.setAttribute("aria-label", `row ${id}: ${this.#row.prompt}`);
+    cell.setAttribute("role", "gridcell");
+    head.title = "Click to choose this row, or to choose it no longer: the view's `selected` has its number";
+    head.addEventListener("click", ({ target }) => {
+      if (target instanceof Element && target.closest("button")) return;
+      if (document.getSelection()?.isCollapsed ?? true) this.#asks.choose();
+    });
+    root.addEventListener("keydown", (event) => {
+      if (event.target !== root || event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      this.#asks.choose();
+    });
   }
 
   /** Offer the text token by token, or not. */

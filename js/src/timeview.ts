@@ -21,12 +21,11 @@ import { Roving } from "./roving";
 import type { RunRow } from "./run";
 import { BESIDE, CHOSEN, TimeCanvas } from "./timecanvas";
 import { RowPanel } from "./timepanel";
+import type { Choice } from "./wire";
 
 const MOST_ROWS = 500;
 
-export interface TimeChoice {
-  get(): number[];
-  set(rows: number[]): void;
+export interface TimeChoice extends Choice {
   brush(steps: number[]): void;
 }
 
