@@ -67,6 +67,64 @@ describe("the pace", () => {
   });
 });
 
+describe("the controls", () => {
+  it("ask for another pace, and say what comes of it", () => {
+    const { b, find, asked } = shown();
+    const pace = find<HTMLSelectElement>(".mlx-pace");
+    const choose = (ms: number) => {
+      pace.value = String(ms);
+      pace.dispatchEvent(new Event("change"));
+    };
+    choose(500);
+    expect(find(".mlx-message[role=status]").textContent).toBe("Slow motion…");
+    b.hear({ kind: "answer", ask: 1, ok: true, value: null, error: "" });
+    expect(find(".mlx-message[role=status]").textContent).toBe("Slow motion: done");
+    choose(0);
+    expect(asked()).toEqual([
+      { do: "pace", ms: 500 },
+      { do: "pace", ms: 0 },
+    ]);
+  });
+
+  it("leave the pace alone while a reader is at it", () => {
+    const { find, tell } = shown();
+    const pace = find<HTMLSelectElement>(".mlx-pace");
+    pace.focus();
+    pace.value = "1000";
+    tell({ delay_ms: 200 });
+    expect(pace.value).toBe("1000");
+    pace.blur();
+    tell({ delay_ms: 200 });
+    expect(pace.value).toBe("200");
+  });
+
+  it("resume what is paused, and pause what is not", () => {
+    const { find, tell, asked } = shown({ paused: true });
+    const pause = find<HTMLButtonElement>(".mlx-pause");
+    expect([pause.textContent, pause.getAttribute("aria-pressed")]).toEqual(["▶ Resume", "true"]);
+    pause.click();
+    tell({ paused: false });
+    expect([pause.textContent, pause.getAttribute("aria-pressed")]).toEqual(["❚❚ Pause", "false"]);
+    pause.click();
+    expect(asked()).toEqual([{ do: "resume" }, { do: "pause" }]);
+  });
+
+  it("take one step at a click, and pass on why not", () => {
+    const { b, find, asked } = shown({ paused: true });
+    find<HTMLButtonElement>(".mlx-step").click();
+    expect(asked()).toEqual([{ do: "step", steps: 1 }]);
+    b.hear({ kind: "answer", ask: 1, ok: false, value: null, error: "the gateway is gone" });
+    expect(find(".mlx-message[role=status]").textContent).toBe("the gateway is gone");
+  });
+
+  it("are not there where nobody can act", () => {
+    const { b, view, find } = shown();
+    b.final = true;
+    view.draw();
+    for (const name of ["pause", "step", "pace"]) expect(find(`.mlx-${name}`).hidden).toBe(true);
+  });
+});
+
 describe("the memory", () => {
   it("shows beside what is held what the rows may come to take, and says what that is", () => {
     const { find, tell } = shown({ kv_bytes: 2e8, kv_projected_bytes: 5e8, kv_budget_bytes: 1e9 });
