@@ -75,15 +75,22 @@ export class Board {
     this.#send({ kind: "ask", ask, ...asked });
   }
 
-  /** Why a row waited (or at which moment it did what): asked of the kernel, or read from a saved page. */
-  askWhy(row: number, at: number | null, tell: (reasons: Why[], state: AskState) => void): void {
+  /**
+   * Why a row waited (or at which moment it did what): asked of the kernel, or read from a saved page. That one holds
+   * only the answer to the whole question, and `at` says which was answered.
+   */
+  askWhy(
+    row: number,
+    at: number | null,
+    tell: (reasons: Why[], state: AskState, at: number | null) => void,
+  ): void {
     const kept = this.why[row];
     if (kept) {
-      tell(kept, "done");
+      tell(kept, "done", null);
       return;
     }
     this.ask(at === null ? { do: "why", row } : { do: "why", row, at }, (state, value) => {
-      tell(Array.isArray(value) ? (value as Why[]) : [], state);
+      tell(Array.isArray(value) ? (value as Why[]) : [], state, at);
     });
   }
 

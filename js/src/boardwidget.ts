@@ -4,11 +4,10 @@ import type { AnyWidget, InitializeProps, RenderProps } from "@anywidget/types";
 import { type Board, connect } from "./board";
 import type { Traits } from "./boardwire";
 import { page, present } from "./parts";
+import type { Choice } from "./wire";
 
 /** The rows that are chosen and the steps that are marked: the kernel has them too. */
-export interface Choices {
-  get(): number[];
-  set(rows: number[]): void;
+export interface Choices extends Choice {
   brush(steps: number[]): void;
 }
 

@@ -26,6 +26,15 @@ export const STATES = {
   failed: "failed",
 } as const;
 
+/** What the heads of the tables mean. */
+export const MEANINGS = {
+  row: "The request's number",
+  answer: "Tokens of the answer so far, and its limit",
+  waited: "From submitting to a place in the batch",
+  first: "From submitting to the first token",
+  each: "Time per token after the first",
+} as const;
+
 export const BUSY_KERNEL =
   "No answer yet: the kernel is busy, and here a message reaches it only between cells. Its stop button (■, interrupt) works.";
 
@@ -104,6 +113,21 @@ export function columnWords(board: Board, column: number): string {
 
 export function whyWords(reasons: Why[]): string[] {
   return reasons.length ? reasons.map((reason) => reason.text) : ["nothing held it up"];
+}
+
+/** What a reader must know before anything else: each sentence that is true, the weightiest first. */
+export function banner(board: Board, paused: string): string {
+  if (board.lost) return LOST;
+  const { figures } = board;
+  const said: string[] = [];
+  if (figures?.paused && board.acts) said.push(paused);
+  if (figures?.delay_ms && board.acts)
+    said.push(`Slow motion: ${seconds(figures.delay_ms / 1000)} of rest after each step, on purpose.`);
+  if (figures?.missed)
+    said.push(
+      `The beginning is gone: ${many(figures.missed, "record")} of the log were overwritten before this view looked.`,
+    );
+  return said.join(" ");
 }
 
 /** What an asked-for action became, as a sentence. */

@@ -1,25 +1,28 @@
 // The dashboard in one place of the page: figures and controls, places of the batch, rows, legend.
 
 import type { Board } from "./board";
-import type { Asked } from "./boardwire";
+import type { Asked, Figures } from "./boardwire";
 import {
+  banner,
   bytes,
   cacheShare,
   columnWords,
-  LOST,
   latest,
+  MEANINGS,
   many,
   number,
   outcome,
   SIGNS,
   STATES,
 } from "./boardwords";
-import { drawAxis, drawRow, type Pen, prepare, type Scale, seconds, stepScale } from "./chart";
+import { drawAxis, drawRow, type Pen, prepare, type Scale, stepScale } from "./chart";
 import { DashRow } from "./dashrow";
 import { button, element, setText, show } from "./dom";
-import { Drawer, Figure, legend, onLook } from "./parts";
+import { Drawer, Figure, legend, onLook, tableHead } from "./parts";
 import { Roving } from "./roving";
 import { isOverRow, type RunRow } from "./run";
+import type { Choice } from "./wire";
+import { isolated } from "./words";
 
 const GUTTER = 64;
 const MOST_ROWS = 200;
@@ -29,17 +32,8 @@ const CHART_MS = 50;
 const FEW_PLACES = 4;
 const LOAD_HEIGHT = 46;
 const AXIS_HEIGHT = 16;
-const DELAYS: [number, string][] = [
-  [0, "full speed"],
-  [200, "slow motion: 0.2 s a step"],
-  [500, "slow motion: 0.5 s a step"],
-  [1000, "slow motion: 1 s a step"],
-];
-
-export interface Choice {
-  get(): number[];
-  set(rows: number[]): void;
-}
+const DELAYS_MS = [0, 200, 500, 1000];
+const PAUSED = "Paused: no row moves until you resume, step, or interrupt a cell that waits for a row.";
 
 export class DashView {
   readonly root = element("div", "mlx-board mlx-dash");
@@ -49,11 +43,13 @@ export class DashView {
   #places = new Figure("", "Places of the batch that are taken: so many rows are computed together");
   #queue = new Figure("", "Requests that wait for a place");
   #rate = new Figure("", "Tokens that all rows together got in a second, over the last seconds");
-  #memoryBar = element("i", "");
+  #memoryHeld = element("i", "");
+  #memoryNeed = element("b", "mlx-need");
+  #memoryBar = element("span", "mlx-meter-box", this.#memoryHeld, this.#memoryNeed);
   #memory = new Figure(
     "memory ",
     "KV memory: what the model remembers of each row's tokens, against the budget for it",
-    element("span", "mlx-meter-box", this.#memoryBar),
+    this.#memoryBar,
   );
   #cache = new Figure(
     "prompt cache ",
@@ -62,6 +58,7 @@ export class DashView {
   #pause = button("mlx-pause", "❚❚ Pause");
   #step = button("mlx-step", "Step ▸");
   #pace = element("select", "mlx-pace");
+  #ownPace = element("option", "");
   #banner = element("div", "mlx-banner");
   #canvas = element("canvas", "mlx-chart");
   #readout = element("div", "mlx-message mlx-dim");
@@ -111,9 +108,9 @@ export class DashView {
     const { root } = this;
     root.setAttribute("role", "group");
     root.setAttribute("data-lm-suppress-shortcuts", "true");
-    for (const [rate, words] of DELAYS) {
-      const option = element("option", "", words);
-      option.value = String(rate);
+    for (const ms of DELAYS_MS) {
+      const option = element("option", "", paceWords(ms));
+      option.value = String(ms);
       this.#pace.append(option);
     }
     this.#pace.dataset.stop = "text";
@@ -123,6 +120,7 @@ export class DashView {
     this.#pause.title = "Hold the scheduler after this step: nothing is lost, every row waits";
     this.#step.dataset.stop = "button";
     this.#step.title = "Compute one step (a token for each row that writes), then hold again";
+    this.#memoryBar.setAttribute("role", "img");
     this.#canvas.dataset.stop = "cursor";
     this.#canvas.setAttribute("role", "img");
     const controls = element("span", "mlx-controls", this.#pause, this.#step, this.#pace);
@@ -148,6 +146,7 @@ export class DashView {
           ["idle", "in the batch, not in this step"],
           ["area", "rows in a step"],
           ["dash", "rows waiting"],
+          ["hot", "the step that you point at"],
         ],
         (Object.keys(SIGNS) as (keyof typeof SIGNS)[]).map((status) => [
           status,
@@ -171,24 +170,17 @@ export class DashView {
 
   #header(): HTMLElement {
     const cells: [string, string, string][] = [
-      ["row", "mlx-left", "The request's number"],
+      ["row", "mlx-left", MEANINGS.row],
       ["state", "mlx-left", ""],
       ["prompt, and why it waits", "mlx-wide", ""],
       ["prompt", "mlx-more", "Tokens of the prompt"],
-      ["answer", "", "Tokens of the answer so far, and its limit"],
-      ["waited", "mlx-more", "From submitting to a place in the batch"],
-      ["first", "mlx-more", "From submitting to the first token"],
-      ["each", "mlx-more", "Time per token after the first"],
+      ["answer", "", MEANINGS.answer],
+      ["waited", "mlx-more", MEANINGS.waited],
+      ["first", "mlx-more", MEANINGS.first],
+      ["each", "mlx-more", MEANINGS.each],
       ["", "mlx-left", ""],
     ];
-    const row = element("tr", "");
-    for (const [i, [words, name, meaning]] of cells.entries()) {
-      const cell = element("th", `${name} mlx-c${i}`, words);
-      cell.scope = "col";
-      if (meaning) cell.title = meaning;
-      row.append(cell);
-    }
-    return element("thead", "", row);
+    return tableHead(cells.map(([words, name, meaning], i) => [words, `${name} mlx-c${i}`, meaning]));
   }
 
   #act(asked: Asked, words: string, row = 0): void {
@@ -200,29 +192,18 @@ export class DashView {
   }
 
   #drawFigures(): void {
-    const { figures, title, final, lost, acts } = this.#board;
+    const { figures, title, lost, acts } = this.#board;
     this.root.setAttribute("aria-label", `Scheduler of ${title}`);
     setText(this.#title, title);
     for (const control of [this.#pause, this.#step, this.#pace]) show(control, acts);
     show(this.#message, this.#message.textContent !== "");
     const paused = figures?.paused ?? false;
-    const pace = figures?.delay_ms ?? 0;
     setText(this.#pause, paused ? "▶ Resume" : "❚❚ Pause");
     this.#pause.setAttribute("aria-pressed", String(paused));
-    if (document.activeElement !== this.#pace) this.#pace.value = String(pace);
-    const banner = lost
-      ? LOST
-      : final
-        ? ""
-        : pace
-          ? `Slow motion: ${seconds(pace / 1000)} of rest after each step, on purpose.`
-          : paused
-            ? "Paused: no row moves until you resume, step, or interrupt the kernel."
-            : figures?.missed
-              ? `The beginning is gone: ${many(figures.missed, "record")} of the log were overwritten before this view looked.`
-              : "";
-    setText(this.#banner, banner);
-    show(this.#banner, banner !== "");
+    if (document.activeElement !== this.#pace) this.#showPace(figures?.delay_ms ?? 0);
+    const words = banner(this.#board, PAUSED);
+    setText(this.#banner, words);
+    show(this.#banner, words !== "");
     if (!figures) return;
     const taken = (figures.active ?? 0) + (figures.prefill ?? 0);
     this.#places.set(
@@ -232,18 +213,41 @@ export class DashView {
     this.#queue.set(number(figures.queued ?? 0), " waiting");
     const rate = figures.tokens_per_s ?? 0;
     this.#rate.set(rate < 10 ? rate.toFixed(1) : number(Math.round(rate)), " tokens/s");
-    const budget = figures.kv_budget_bytes;
-    this.#memory.set(bytes(figures.kv_bytes ?? 0), budget ? ` of ${bytes(budget)}` : " (no budget)");
-    const share = budget ? figures.kv_bytes / budget : 0;
-    this.#memoryBar.style.width = `${Math.min(100, 100 * share).toFixed(1)}%`;
+    this.#drawMemory(figures);
     this.#cache.set(
       cacheShare(figures),
       figures.cache_tokens_reused ? `, ${number(figures.cache_tokens_reused)} tokens reused` : "",
     );
     setText(
       this.#spoken,
-      `${many(taken, "row")} in the batch, ${figures.queued} waiting${paused ? ", paused" : ""}${banner && lost ? banner : ""}`,
+      `${many(taken, "row")} in the batch, ${figures.queued} waiting${paused ? ", paused" : ""}${lost ? words : ""}`,
     );
+  }
+
+  #drawMemory({ kv_bytes, kv_projected_bytes, kv_budget_bytes: budget }: Figures): void {
+    const [held, need] = [kv_bytes ?? 0, kv_projected_bytes ?? 0];
+    this.#memory.set(bytes(held), budget ? ` of ${bytes(budget)}` : " (no budget)");
+    show(this.#memoryBar, Boolean(budget));
+    if (!budget) return;
+    const share = (part: number) => `${Math.min(100, (100 * part) / budget).toFixed(1)}%`;
+    this.#memoryHeld.style.width = share(held);
+    this.#memoryNeed.style.left = share(need);
+    const words = `filled: ${bytes(held)} are held now; line: ${bytes(need)} are what the running rows take at most, up to their limits; a row gets a place if its own most fits with that in ${bytes(budget)}`;
+    if (this.#memoryBar.title === words) return;
+    this.#memoryBar.title = words;
+    this.#memoryBar.setAttribute("aria-label", words);
+  }
+
+  /** A pace that was set from Python may be none of those offered: it gets a line of its own while it holds. */
+  #showPace(ms: number): void {
+    const offered = DELAYS_MS.includes(ms);
+    if (offered) this.#ownPace.remove();
+    else {
+      this.#ownPace.value = String(ms);
+      setText(this.#ownPace, paceWords(ms));
+      if (!this.#ownPace.parentElement) this.#pace.append(this.#ownPace);
+    }
+    this.#pace.value = String(ms);
   }
 
   #drawRows(): void {
@@ -350,7 +354,7 @@ export class DashView {
       if (!above || end - begin < 12) continue;
       const bold = chosen.includes(row.id);
       const name =
-        end - begin > 90 && row.title ? `#${row.id} \u2068${row.title.slice(0, 80)}\u2069` : `#${row.id}`;
+        end - begin > 90 && row.title ? `#${row.id} ${isolated(row.title.slice(0, 80))}` : `#${row.id}`;
       pen.text(
         pen.fitted(name, Math.max(20, end - begin - 8), bold),
         begin,
@@ -413,4 +417,8 @@ export class DashView {
     });
     this.#canvas.title = "Point at a column to see which step it was; left and right arrow keys do the same";
   }
+}
+
+function paceWords(ms: number): string {
+  return ms ? `slow motion: ${ms / 1000} s a step` : "full speed";
 }

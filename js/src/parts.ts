@@ -10,7 +10,11 @@ export const page = String(performance.timeOrigin);
 
 let views = 0;
 
-/** Tells the kernel of a view in this page for as long as it lives. */
+/**
+ * Tells the kernel of a view in this page for as long as it lives. A page that goes takes its views with it, else the
+ * kernel would hold back what they paused for ever; one that the browser kept and shows again brings them back.
+ * (A stream's view says no such thing: its widget must outlive a reload, which closing would take from it.)
+ */
 export function present(model: AnyModel<Traits>, root: HTMLElement, signal: AbortSignal): void {
   views += 1;
   const view = `${page}/${views}`;
@@ -21,7 +25,16 @@ export function present(model: AnyModel<Traits>, root: HTMLElement, signal: Abor
       console.debug("mlx-notebook: the kernel cannot be reached", error);
     }
   };
-  send({ kind: "view", page, view, on: pageIsSeen() });
+  let told = false;
+  const come = () => {
+    told = true;
+    send({ kind: "view", page, view, on: pageIsSeen() });
+  };
+  const go = () => {
+    if (told) send({ kind: "gone", view });
+    told = false;
+  };
+  come();
   watch(
     root,
     {
@@ -30,7 +43,17 @@ export function present(model: AnyModel<Traits>, root: HTMLElement, signal: Abor
     },
     signal,
   );
-  signal.addEventListener("abort", () => send({ kind: "gone", view }));
+  window.addEventListener("pagehide", go, { signal });
+  window.addEventListener(
+    "pageshow",
+    (event) => {
+      if (!event.persisted) return;
+      send({ kind: "hello", page, buffers: false });
+      come();
+    },
+    { signal },
+  );
+  signal.addEventListener("abort", go);
 }
 
 /** "4 of 8 places": a value that stands out, words around it, and what it means when pointed at. */
@@ -73,6 +96,18 @@ export function legend(entries: [string, string][], signs: [string, string, stri
     made.append(entry);
   }
   return made;
+}
+
+/** A table's head: each cell's words, classes, and what it means when pointed at ("" where the words say it). */
+export function tableHead(cells: [string, string, string][]): HTMLElement {
+  const row = element("tr", "");
+  for (const [words, name, meaning] of cells) {
+    const cell = element("th", name, words);
+    cell.scope = "col";
+    if (meaning) cell.title = meaning;
+    row.append(cell);
+  }
+  return element("thead", "", row);
 }
 
 /**

@@ -38,10 +38,11 @@ export class Roving {
     return this.#all().filter((stop) => !stop.hidden);
   }
 
-  /** The first stop of the row that the current one stood in. */
+  /** The first stop inside the row that the current one stood in; else the row itself, if it is one. */
   #neighbour(stops: HTMLElement[]): HTMLElement | undefined {
     const row = this.#current?.closest(".mlx-row, [data-line]");
-    return stops.find((stop) => row?.contains(stop));
+    const near = stops.filter((stop) => row?.contains(stop));
+    return near.find((stop) => stop !== row) ?? near[0];
   }
 
   #enter(target: EventTarget | null): void {

@@ -4,7 +4,7 @@ import type { Answer } from "./cancel";
 import { copyText } from "./clipboard";
 import { button, element, setText, show } from "./dom";
 import { TokenText } from "./tokentext";
-import { isOver, type RowState, type ToKernel, type TokenFacts } from "./wire";
+import { isOver, type RowState, type TokenFacts } from "./wire";
 import { figures, prelude, tokenWords } from "./words";
 
 /** Drawn marks differ in shape too: colour is never alone. */
@@ -18,7 +18,16 @@ const REST_MS = 120;
 const HINT =
   "Paler is likelier, darker and underlined is more of a surprise. Point at a token, or use the arrow keys in the text.";
 
-type Ask = (message: ToKernel) => void;
+/** What a row wants of its view, which knows the row's place. */
+export interface RowAsks {
+  cancel(tell: (answer: Answer) => void): void;
+  /** The text token by token, or no longer. */
+  tokens(on: boolean): void;
+  /** What is known of the n-th token (from 1). */
+  token(n: number): void;
+  /** The reader chooses the row, or no longer. */
+  choose(): void;
+}
 
 export class RowView {
   readonly root: HTMLElement;
@@ -39,14 +48,16 @@ export class RowView {
   #rested = 0;
   #copied = 0;
   #row: RowState;
+  #asks: RowAsks;
 
-  constructor(row: RowState, cancel: (tell: (answer: Answer) => void) => void, place: number, ask: Ask) {
+  constructor(row: RowState, asks: RowAsks) {
     this.#row = row;
+    this.#asks = asks;
     this.#tokens.dataset.stop = "button";
     this.#tokens.title =
       "Show the text token by token: shaded by how surprising each was (where log-probabilities were asked for); point at one to see more";
     this.#tokens.setAttribute("aria-pressed", "false");
-    this.#tokens.addEventListener("click", () => this.#toggleTokens(place, ask));
+    this.#tokens.addEventListener("click", () => this.#toggleTokens());
     this.#tokenFacts.setAttribute("role", "status");
     this.#mark.setAttribute("aria-hidden", "true");
     this.#meter.setAttribute("role", "progressbar");
@@ -59,9 +70,9 @@ export class RowView {
     const actions = element("span", "mlx-actions", this.#tokens, this.#copy, this.#cancel);
     const end = element("span", "mlx-end", this.#figures, actions);
     const line = element("div", "mlx-line", state, this.#prompt, end);
-    this.root = element(
+    const cell = element(
       "div",
-      "mlx-row",
+      "mlx-cell",
       line,
       this.#before,
       this.#meter,
@@ -69,8 +80,10 @@ export class RowView {
       this.#tokenFacts,
       this.#note,
     );
+    this.root = element("div", "mlx-row", cell);
+    if (row.id !== undefined) this.#beChoosable(row.id, line, cell);
     this.#cancel.addEventListener("click", () => {
-      if (this.#cancel.getAttribute("aria-disabled") !== "true") cancel((answer) => this.tell(answer));
+      if (this.#cancel.getAttribute("aria-disabled") !== "true") asks.cancel((answer) => this.tell(answer));
     });
     this.#copy.addEventListener("click", () => void this.#copyNow());
     this.update(row, true);
@@ -97,6 +110,32 @@ export class RowView {
     this.#updateTokens(row);
   }
 
+  /** Shows whether the reader chose the row. */
+  choose(on: boolean): void {
+    if (this.#row.id !== undefined) this.root.setAttribute("aria-selected", String(on));
+  }
+
+  /** The row itself is a stop, its head what a pointer takes: in its text a reader selects words. */
+  #beChoosable(id: number, head: HTMLElement, cell: HTMLElement): void {
+    const { root } = this;
+    root.dataset.stop = "row";
+    root.dataset.line = String(id);
+    root.setAttribute("role", "row");
+    root.setAttribute("aria-label", `row ${id}: ${this.#row.prompt}`);
+    cell.setAttribute("role", "gridcell");
+    head.title = "Click to choose this row, or to choose it no longer: the view's `selected` has its number";
+    head.addEventListener("click", ({ target }) => {
+      if (target instanceof Element && target.closest("button")) return;
+      if (document.getSelection()?.isCollapsed ?? true) this.#asks.choose();
+    });
+    root.addEventListener("keydown", (event) => {
+      if (event.target !== root || event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      this.#asks.choose();
+    });
+  }
+
   /** Offer the text token by token, or not. */
   offerTokens(on: boolean): void {
     show(this.#tokens, on && (this.#row.text !== "" || this.#tokenText !== null));
@@ -107,10 +146,10 @@ export class RowView {
     if (this.#tokenText?.cursor === n - 1) setText(this.#tokenFacts, tokenWords(this.#row, n, facts));
   }
 
-  #toggleTokens(place: number, ask: Ask): void {
+  #toggleTokens(): void {
     const on = this.#tokenText === null;
     this.#tokens.setAttribute("aria-pressed", String(on));
-    ask({ kind: "tokens", row: place, on });
+    this.#asks.tokens(on);
     if (on) {
       const text = new TokenText(`answer to: ${this.#row.prompt}, token by token`);
       text.colour(true);
@@ -118,8 +157,7 @@ export class RowView {
         clearTimeout(this.#rested);
         text.light(token);
         setText(this.#tokenFacts, token < 0 ? HINT : tokenWords(this.#row, token + 1, null));
-        if (token >= 0)
-          this.#rested = window.setTimeout(() => ask({ kind: "token", row: place, n: token + 1 }), REST_MS);
+        if (token >= 0) this.#rested = window.setTimeout(() => this.#asks.token(token + 1), REST_MS);
       };
       this.#tokenText = text;
       this.#text.after(text.root);

@@ -15,6 +15,11 @@ export class Store {
   traced: boolean;
   /** Told what the kernel knows of a token that was asked about. */
   onToken: (row: number, n: number, facts: TokenFacts | null) => void = () => {};
+  /** Asks for a row's tokens from its first on. */
+  askTokens: (row: number) => void = () => {};
+  /** How many views show a row token by token; and of which rows the tokens from the first on are awaited. */
+  #followers = new Map<number, number>();
+  #awaited = new Set<number>();
   #seq: number;
   #waitsForSnapshot = false;
   #listeners = new Set<Listener>();
@@ -39,9 +44,17 @@ export class Store {
     this.#tell(null);
   }
 
+  /** A view shows a row token by token from now on, or no longer. Asking for them is the view's. */
+  follow(row: number, on: boolean): void {
+    this.#followers.set(row, Math.max(0, (this.#followers.get(row) ?? 0) + (on ? 1 : -1)));
+    this.#awaited.delete(row);
+  }
+
   /** The truth from the kernel. An older one than what we hold is ignored. */
   replace(snapshot: Snapshot): void {
     if (snapshot.seq < this.#seq && !this.#waitsForSnapshot) return;
+    // A snapshot makes texts whole, but it holds no tokens: those of the lost messages are to be asked for.
+    const lost = this.#waitsForSnapshot || snapshot.seq > this.#seq;
     this.rows = snapshot.rows.map((row, i) => {
       const tokens = this.rows[i]?.tokens;
       return tokens ? { ...row, tokens } : { ...row };
@@ -52,6 +65,10 @@ export class Store {
     this.#seq = snapshot.seq;
     this.lost = false;
     this.#waitsForSnapshot = false;
+    if (lost) {
+      this.#awaited.clear();
+      for (const row of this.#followers.keys()) this.#askAnew(row);
+    }
     this.#tell(null);
   }
 
@@ -68,10 +85,18 @@ export class Store {
       if (!row) continue;
       Object.assign(row, figures);
       if (add) row.text += add;
-      if (tok) addTokens(row, tok);
+      if (tok && addTokens(row, tok)) this.#awaited.delete(i);
+      else if (tok) this.#askAnew(i);
       this.#tell(i);
     }
     return true;
+  }
+
+  /** Once, till they come: what arrives meanwhile has the same gap before it. */
+  #askAnew(row: number): void {
+    if (!this.#followers.get(row) || this.#awaited.has(row)) return;
+    this.#awaited.add(row);
+    this.askTokens(row);
   }
 
   #tell(row: number | null): void {
@@ -79,12 +104,13 @@ export class Store {
   }
 }
 
-/** Tokens come by their number: what is there already is replaced, and a gap is left for the next asking. */
-function addTokens(row: RowState, news: TokenNews): void {
+/** Tokens come by their number, and replace what is there from it on. False = some before them are missing. */
+export function addTokens(row: RowState, news: TokenNews): boolean {
   const kept = news.from === 0 ? { texts: [], chances: [] } : (row.tokens ?? { texts: [], chances: [] });
-  if (news.from > kept.texts.length) return;
+  if (news.from > kept.texts.length) return false;
   row.tokens = {
     texts: [...kept.texts.slice(0, news.from), ...news.texts],
     chances: [...kept.chances.slice(0, news.from), ...news.chances],
   };
+  return true;
 }

@@ -8,7 +8,7 @@ import { Cancels } from "./cancel";
 import { pageIsSeen, watch } from "./presence";
 import { Store } from "./store";
 import { StreamView } from "./view";
-import type { FromKernel, ToKernel, Traits } from "./wire";
+import type { Choice, FromKernel, ToKernel, Traits } from "./wire";
 
 /** Another load of the page, or another frame of it, has another time of origin. */
 const page = String(performance.timeOrigin);
@@ -26,6 +26,16 @@ function sender(model: AnyModel<Traits>): (message: ToKernel) => void {
     } catch (error) {
       console.debug("mlx-notebook: the kernel cannot be reached", error);
     }
+  };
+}
+
+function choiceOf(model: AnyModel<Traits>): Choice {
+  return {
+    get: () => model.get("selected") ?? [],
+    set: (rows) => {
+      model.set("selected", rows);
+      model.save_changes();
+    },
   };
 }
 
@@ -58,6 +68,7 @@ function widget() {
   function start(model: AnyModel<Traits>, signal: AbortSignal | undefined) {
     const send = sender(model);
     const kept = new Store(model.get("snapshot"));
+    kept.askTokens = (row) => send({ kind: "tokens", row, on: true });
     const asks = new Cancels((ask, rows) => send({ kind: "cancel", ask, rows }));
     const onSnapshot = () => kept.replace(model.get("snapshot"));
     const onMessage = (message: FromKernel) => {
@@ -91,9 +102,13 @@ function widget() {
       views += 1;
       const view = `${page}/${views}`;
       const ending = new AbortController();
-      const { root } = new StreamView(rows, asks, ending.signal, sender(model));
-      el.append(root);
       const send = sender(model);
+      const shown = new StreamView(rows, asks, ending.signal, send, choiceOf(model));
+      const { root } = shown;
+      el.append(root);
+      const onChosen = () => shown.chosenChanged();
+      model.on("change:selected", onChosen);
+      ending.signal.addEventListener("abort", () => model.off("change:selected", onChosen));
       const present = () => send({ kind: "view", page, view, on: pageIsSeen() });
       present();
       untilHeard(model, ending.signal, () => {

@@ -14,6 +14,7 @@ import {
 } from "./chart";
 import { element } from "./dom";
 import type { RunRow } from "./run";
+import { isolated } from "./words";
 
 const PITCH = 19;
 const BAR = 13;
@@ -22,6 +23,10 @@ const AXIS = 18;
 const WIDEST = 18;
 const MOST_SHOWN = 18;
 const DRAG_PX = 4;
+
+/** Marks before the names of the row that is read, and of the one beside it. */
+export const CHOSEN = "▸";
+export const BESIDE = "▹";
 
 export interface ChartHears {
   /** The column and row under the pointer or cursor; -1 and null for none. */
@@ -57,7 +62,7 @@ export class TimeCanvas {
     this.canvas.dataset.stop = "cursor";
     this.canvas.setAttribute("role", "img");
     this.canvas.title =
-      "Point at a column to see its step; click a row to read it; drag to mark steps; Ctrl and wheel, + and − zoom, 0 shows all";
+      "Point at a column to see its step; click a row to read it; drag to mark steps; Enter asks what the chosen row did at the step; Ctrl and wheel, + and − zoom, 0 shows all";
     this.#inner.append(this.canvas);
     this.root.append(this.#inner);
     this.root.addEventListener("scroll", () => this.#hears.moved());
@@ -209,9 +214,9 @@ export class TimeCanvas {
     // Isolated, so that a right-to-left prompt cannot turn its number around.
     const name =
       this.#gutter > 100 && row.title
-        ? `#${row.id} \u2068${pen.fitted(row.title.slice(0, 80), this.#gutter - 54, chosen)}\u2069`
+        ? `#${row.id} ${isolated(pen.fitted(row.title.slice(0, 80), this.#gutter - 54, chosen))}`
         : `#${row.id}`;
-    const mark = chosen ? (this.chosen.indexOf(row.id) === 0 ? "▸ " : "▹ ") : "";
+    const mark = chosen ? `${this.chosen.indexOf(row.id) === 0 ? CHOSEN : BESIDE} ` : "";
     pen.text(mark + name, 12, y + 11, chosen ? colours.fg : colours.dim, chosen);
     g.restore();
   }
@@ -285,6 +290,14 @@ export class TimeCanvas {
     }
     if (event.key === "Escape") {
       this.#hears.brush(null);
+      return;
+    }
+    if (event.key === "Enter") {
+      // As a click on the chosen row in this column; with Shift, on the one beside it.
+      const row = this.rows.find(({ id }) => id === this.chosen[event.shiftKey ? 1 : 0]);
+      if (!row || this.hot < 0) return;
+      event.preventDefault();
+      this.#hears.pick(row, false, this.hot);
       return;
     }
     const here = this.hot;

@@ -17,7 +17,7 @@ import { seconds } from "./chart";
 import { button, element, setText, show } from "./dom";
 import { isOverRow, type Run, type RunRow } from "./run";
 import { TokenText } from "./tokentext";
-import { percent } from "./words";
+import { cameWords, candidateWords, percent } from "./words";
 
 /** A pointer rests so long before the kernel is asked about a token. */
 const REST_MS = 120;
@@ -122,15 +122,18 @@ export class RowPanel {
   askWhy(column: number | null): void {
     const { run } = this.#board;
     const at = column === null || column < 0 ? null : run.began(column);
-    this.#board.askWhy(this.id, at, (reasons, state) => this.#showWhy(reasons, state, column));
+    this.#board.askWhy(this.id, at, (reasons, state, answered) =>
+      this.#showWhy(reasons, state, answered === null ? null : column),
+    );
   }
 
   #showWhy(reasons: Why[], state: string, column: number | null): void {
     const { run } = this.#board;
-    const moment = column === null || column < 0 ? "" : ` at step ${run.step[column]}`;
     setText(
       this.#whyHead,
-      moment ? `What did #${this.id} do${moment}?` : `Why did #${this.id} take its time?`,
+      column === null
+        ? `Why did #${this.id} take its time?`
+        : `What did #${this.id} do at step ${run.step[column]}?`,
     );
     const words =
       state === "asked"
@@ -176,20 +179,18 @@ function tokenLine(
   facts: TokenFacts | null,
 ): string {
   const parts = [`token ${number(token + 1)} of ${number(Math.max(row.generated, row.tokens.length))}`];
+  if (typeof facts?.ms === "number") parts.push(cameWords(token + 1, facts.ms));
   if (column !== undefined && column >= 0) {
-    parts.push(`step ${run.step[column]}`, `took ${seconds((run.spent[column] ?? 0) / 1e6)}`);
+    parts.push(`its step, ${run.step[column]}, took ${seconds((run.spent[column] ?? 0) / 1e6)}`);
     const mates = run.rowsIn(column).filter((one) => one !== row);
     const names = mates.slice(0, 10).map((one) => `#${one.id}`);
     if (mates.length > 10) names.push(`${mates.length - 10} more`);
     parts.push(mates.length ? `shared with ${names.join(" ")}` : "alone in its step");
   }
   const user = row.user.get(token);
-  if (user) parts.push(`${seconds(user / 1e6)} of it in your own code`);
+  if (user) parts.push(`${seconds(user / 1e6)} of the step in your own code`);
   const chance = row.chances[token] ?? null;
   if (chance !== null) parts.push(`probability ${percent(chance)}`);
-  if (facts?.top.length)
-    parts.push(
-      `candidates: ${facts.top.map((one) => `“${one.text}” ${percent(Math.exp(one.logprob))}`).join(", ")}`,
-    );
+  if (facts?.top.length) parts.push(candidateWords(facts.top));
   return parts.join(" · ");
 }

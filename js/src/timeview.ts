@@ -3,11 +3,12 @@
 import type { Board } from "./board";
 import {
   answerTokens,
+  banner,
   columnWords,
   eachToken,
   firstToken,
-  LOST,
   latest,
+  MEANINGS,
   many,
   number,
   SIGNS,
@@ -15,17 +16,16 @@ import {
   waited,
 } from "./boardwords";
 import { button, element, setText, show } from "./dom";
-import { Cell, Drawer, legend, onLook } from "./parts";
+import { Cell, Drawer, legend, onLook, tableHead } from "./parts";
 import { Roving } from "./roving";
 import type { RunRow } from "./run";
-import { TimeCanvas } from "./timecanvas";
+import { BESIDE, CHOSEN, TimeCanvas } from "./timecanvas";
 import { RowPanel } from "./timepanel";
+import type { Choice } from "./wire";
 
 const MOST_ROWS = 500;
 
-export interface TimeChoice {
-  get(): number[];
-  set(rows: number[]): void;
+export interface TimeChoice extends Choice {
   brush(steps: number[]): void;
 }
 
@@ -82,7 +82,7 @@ export class TimeView {
 
   draw(): void {
     const focused = this.#roving.focused();
-    const { run, title, lost, figures } = this.#board;
+    const { run, title } = this.#board;
     const rows = this.#filtered();
     const chosen = this.#chosen.get().filter((id) => run.rows.has(id));
     this.root.setAttribute("aria-label", `Timeline of ${title}`);
@@ -91,13 +91,7 @@ export class TimeView {
       this.#count,
       `${many(run.rows.size, "request")}, ${many(run.columns ? this.#lastStep() : 0, "step")}`,
     );
-    const missed = figures?.missed
-      ? `The beginning is gone: ${many(figures.missed, "record")} of the log were overwritten before this view looked.`
-      : "";
-    setText(
-      this.#banner,
-      lost ? LOST : figures?.paused ? "Paused: no row moves until somebody resumes." : missed,
-    );
+    setText(this.#banner, banner(this.#board, "Paused: no row moves until somebody resumes."));
     show(this.#banner, this.#banner.textContent !== "");
     this.#chart.rows = rows;
     this.#chart.chosen = chosen;
@@ -174,12 +168,17 @@ export class TimeView {
           ["decode", "one token"],
           ["idle", "in the batch, not in this step"],
           ["hot", "the step that you point at"],
+          ["brushed", "steps that you marked"],
         ],
-        (["finished", "cancelled", "failed"] as const).map((status) => [
-          status,
-          SIGNS[status],
-          STATES[status],
-        ]),
+        [
+          ...(["finished", "cancelled", "failed"] as const).map((status): [string, string, string] => [
+            status,
+            SIGNS[status],
+            STATES[status],
+          ]),
+          ["", CHOSEN, "the row that you read"],
+          ["", BESIDE, "the one compared with it"],
+        ],
       ),
     );
   }
@@ -196,21 +195,16 @@ export class TimeView {
   #makeTable(): void {
     const summary = element("summary", "", "Rows as a table");
     summary.dataset.stop = "button";
-    const head = element("tr", "");
-    for (const [words, name] of [
-      ["row", "mlx-left"],
-      ["state", "mlx-left"],
-      ["prompt", "mlx-wide"],
-      ["answer", ""],
-      ["waited", ""],
-      ["first", "mlx-more"],
-      ["each", "mlx-more"],
-    ] as const) {
-      const cell = element("th", name, words);
-      cell.scope = "col";
-      head.append(cell);
-    }
-    const table = element("table", "mlx-table", element("thead", "", head), this.#body);
+    const head = tableHead([
+      ["row", "mlx-left", MEANINGS.row],
+      ["state", "mlx-left", ""],
+      ["prompt", "mlx-wide", ""],
+      ["answer", "", MEANINGS.answer],
+      ["waited", "", MEANINGS.waited],
+      ["first", "mlx-more", MEANINGS.first],
+      ["each", "mlx-more", MEANINGS.each],
+    ]);
+    const table = element("table", "mlx-table", head, this.#body);
     this.#table.append(summary, element("div", "mlx-scroll", table));
     this.#table.addEventListener("toggle", () => this.#drawer.soon());
   }
@@ -237,7 +231,7 @@ export class TimeView {
   #chartWords(rows: RunRow[]): string {
     const brush = this.#brush;
     const marked = brush ? ` Steps ${this.#stepOf(brush[0])} to ${this.#stepOf(brush[1])} are marked.` : "";
-    return `Rows by step: ${many(rows.length, "row")}. Left and right arrows go from step to step, with Shift they mark steps.${marked}`;
+    return `Rows by step: ${many(rows.length, "row")}. Left and right arrows go from step to step, with Shift they mark steps; Enter asks what the chosen row did at the step.${marked}`;
   }
 
   #stepOf(column: number): number {

@@ -5,7 +5,7 @@ import { button, element, setText, show } from "./dom";
 import { Roving } from "./roving";
 import { RowView, tellOnButton } from "./row";
 import type { Store } from "./store";
-import { isOver, type ToKernel } from "./wire";
+import { type Choice, isOver, type ToKernel } from "./wire";
 import { LOST, spoken, summary, totalRate } from "./words";
 
 export class StreamView {
@@ -23,8 +23,11 @@ export class StreamView {
   #spoken = element("span", "mlx-unseen");
   #columns = button("mlx-columns", "Side by side");
   #ask: (message: ToKernel) => void;
+  #chosen: Choice;
   #roving: Roving;
   #dirty = new Set<number>();
+  /** Rows that this view shows token by token. */
+  #followed = new Set<number>();
   #all = true;
   #frame = 0;
 
@@ -32,9 +35,11 @@ export class StreamView {
     store: Store,
     cancels: Cancels,
     signal: AbortSignal,
-    ask: (message: ToKernel) => void = () => {},
+    ask: (message: ToKernel) => void,
+    chosen: Choice,
   ) {
     this.#ask = ask;
+    this.#chosen = chosen;
     this.#columns.dataset.stop = "button";
     this.#columns.title = "Put the answers beside each other";
     this.#columns.setAttribute("aria-pressed", "false");
@@ -68,6 +73,7 @@ export class StreamView {
       store.subscribe((row) => this.#changed(row)),
     );
     signal.addEventListener("abort", () => cancelAnimationFrame(this.#frame));
+    signal.addEventListener("abort", () => this.#unfollow());
     this.draw();
   }
 
@@ -79,7 +85,11 @@ export class StreamView {
     rows.forEach((row, i) => {
       if (this.#all || this.#dirty.has(i)) this.#rows[i]?.update(row, !lost);
     });
-    for (const row of this.#rows) row.offerTokens(this.#store.traced && !lost);
+    const chosen = this.#chosen.get();
+    rows.forEach(({ id }, i) => {
+      this.#rows[i]?.offerTokens(this.#store.traced && !lost);
+      this.#rows[i]?.choose(id !== undefined && chosen.includes(id));
+    });
     this.#all = false;
     this.#dirty.clear();
     const many = rows.length > 1;
@@ -96,9 +106,18 @@ export class StreamView {
     this.#roving.refresh(focused);
   }
 
+  /** Other rows are chosen than before. */
+  chosenChanged(): void {
+    this.#soon();
+  }
+
   #changed(row: number | null): void {
     if (row === null) this.#all = true;
     else this.#dirty.add(row);
+    this.#soon();
+  }
+
+  #soon(): void {
     // Many messages, one drawing a frame.
     if (!this.#frame) {
       this.#frame = requestAnimationFrame(() => {
@@ -109,10 +128,41 @@ export class StreamView {
   }
 
   #make(): void {
+    this.#unfollow();
     this.#rows = this.#store.rows.map(
-      (row, i) => new RowView(row, (tell) => this.#cancels.ask([i], tell), i, this.#ask),
+      (row, i) =>
+        new RowView(row, {
+          cancel: (tell) => this.#cancels.ask([i], tell),
+          tokens: (on) => this.#follow(i, on),
+          token: (n) => this.#ask({ kind: "token", row: i, n }),
+          choose: () => this.#choose(row.id),
+        }),
     );
+    if (this.#store.rows.some(({ id }) => id !== undefined)) {
+      this.#body.setAttribute("role", "grid");
+      this.#body.setAttribute("aria-label", "answers");
+      this.#body.setAttribute("aria-multiselectable", "true");
+    }
     this.#body.replaceChildren(...this.#rows.map((row) => row.root));
+  }
+
+  #choose(id: number | undefined): void {
+    if (id === undefined) return;
+    const before = this.#chosen.get();
+    this.#chosen.set(before.includes(id) ? before.filter((one) => one !== id) : [...before, id]);
+    this.draw();
+  }
+
+  #follow(row: number, on: boolean): void {
+    if (on) this.#followed.add(row);
+    else this.#followed.delete(row);
+    this.#store.follow(row, on);
+    this.#ask({ kind: "tokens", row, on });
+  }
+
+  #unfollow(): void {
+    for (const row of this.#followed) this.#store.follow(row, false);
+    this.#followed.clear();
   }
 
   #askAll(): void {

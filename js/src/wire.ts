@@ -16,6 +16,8 @@ export interface Figures {
 }
 
 export interface RowState extends Figures {
+  /** The request's number. A row that came without one cannot be chosen: `selected` holds numbers. */
+  id?: number;
   prompt: string;
   text: string;
   /** Only once the page asked for them: the text token by token, and probabilities where there are any. */
@@ -76,10 +78,16 @@ export type ToKernel =
   | { kind: "tokens"; row: number; on: boolean }
   | { kind: "token"; row: number; n: number };
 
-/** The widget's traits that this side reads. */
+/** The widget's traits: the kernel writes `snapshot`; `selected`, numbers of chosen rows, is both sides'. */
 export interface Traits {
   snapshot: Snapshot;
   selected: number[];
+}
+
+/** The numbers of the rows that are chosen: the kernel has them too. */
+export interface Choice {
+  get(): number[];
+  set(rows: number[]): void;
 }
 
 export function isOver(status: Status): boolean {

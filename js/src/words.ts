@@ -61,20 +61,33 @@ export function tokenWords(row: RowState, n: number, facts: TokenFacts | null): 
   const chance = row.tokens?.chances[n - 1];
   if (chance !== null && chance !== undefined) parts.push(`probability ${percent(chance)}`);
   if (facts) {
-    if (facts.ms !== null)
-      parts.push(`took ${facts.ms < 10 ? facts.ms.toFixed(1) : Math.round(facts.ms)} ms`);
+    if (facts.ms !== null) parts.push(cameWords(n, facts.ms));
     parts.push(`step ${count.format(facts.step)}`);
     const others = facts.shared.slice(0, 8).map((id) => `#${id}`);
     if (facts.shared.length > 8) others.push(`${facts.shared.length - 8} more`);
     parts.push(others.length ? `shared with ${others.join(" ")}` : "alone in its step");
-    if (facts.top.length)
-      parts.push(
-        `candidates: ${facts.top.map((one) => `“${one.text}” ${percent(Math.exp(one.logprob))}`).join(", ")}`,
-      );
+    if (facts.top.length) parts.push(candidateWords(facts.top));
     else if (chance === null || chance === undefined)
       parts.push("no probabilities: ask for them with logprobs=3");
   }
   return parts.join(" · ");
+}
+
+/** How long a row waited for a token, which is more than its step took where prompts were read between two steps. */
+export function cameWords(n: number, ms: number): string {
+  const after = n === 1 ? "its place in the batch" : "the token before";
+  return `came ${ms < 10 ? ms.toFixed(1) : Math.round(ms)} ms after ${after}`;
+}
+
+/** What else a token might have been. */
+export function candidateWords(top: readonly { text: string; logprob: number }[]): string {
+  return `candidates: ${top.map((one) => `“${isolated(one.text)}” ${percent(Math.exp(one.logprob))}`).join(", ")}`;
+}
+
+/** A text that cannot turn around what stands beside it, whichever way it is written. */
+export function isolated(text: string): string {
+  // Its own isolates go: an end that it did not begin would end this one.
+  return `\u2068${text.replace(/[\u2066-\u2069]/g, "")}\u2069`;
 }
 
 export function percent(chance: number): string {

@@ -5,21 +5,33 @@ import type { FromKernel, RowState, Snapshot, ToKernel, Traits } from "../src/wi
 
 type Handler = (...args: unknown[]) => void;
 
-export class FakeModel {
-  sent: ToKernel[] = [];
+/** A stream's by default; any widget's, given its traits and its words. */
+export class FakeModel<T extends object = Traits, Said = ToKernel, Heard = FromKernel> {
+  sent: Said[] = [];
+  saved = 0;
   broken = false;
-  #snapshot: Snapshot;
+  traits: T;
   #handlers = new Map<string, Set<Handler>>();
 
-  constructor(snapshot: Snapshot) {
-    this.#snapshot = snapshot;
+  constructor(traits: T) {
+    this.traits = traits;
   }
 
-  get(_name: "snapshot"): Snapshot {
-    return this.#snapshot;
+  get<K extends keyof T>(name: K): T[K] {
+    return this.traits[name];
   }
 
-  send(message: ToKernel): void {
+  /** As the page sets a trait: views that listen hear of it. */
+  set<K extends keyof T & string>(name: K, value: T[K]): void {
+    this.traits[name] = value;
+    this.emit(`change:${name}`);
+  }
+
+  save_changes(): void {
+    this.saved += 1;
+  }
+
+  send(message: Said): void {
     if (this.broken) throw new Error("Cannot send");
     this.sent.push(message);
   }
@@ -37,21 +49,12 @@ export class FakeModel {
     for (const handler of this.#handlers.get(name) ?? []) handler(...args);
   }
 
-  says(message: FromKernel): void {
+  says(message: Heard): void {
     this.emit("msg:custom", message, []);
   }
 
-  snapshot(snapshot: Snapshot): void {
-    this.#snapshot = snapshot;
-    this.emit("change:snapshot");
-  }
-
-  sentKinds(): string[] {
-    return this.sent.map((message) => message.kind);
-  }
-
-  asModel(): AnyModel<Traits> {
-    return this as unknown as AnyModel<Traits>;
+  asModel(): AnyModel<T> {
+    return this as unknown as AnyModel<T>;
   }
 }
 

@@ -12,7 +12,7 @@ function nextFrame(): void {
 
 /** A widget on a page: its model, its place, and what the front end would call. */
 async function shown(rows = [row()], changes = {}) {
-  const model = new FakeModel(snapshot(rows, changes));
+  const model = new FakeModel({ snapshot: snapshot(rows, changes), selected: [] as number[] });
   const controller = new AbortController();
   const def = await widget();
   const props = { model: model.asModel(), signal: controller.signal };
@@ -62,8 +62,8 @@ describe("the wire", () => {
     const { model, el } = await shown();
     model.says({ kind: "delta", seq: 2, rows: [{ i: 0, add: "b" }] });
     model.says({ kind: "delta", seq: 3, rows: [{ i: 0, add: "c" }] });
-    expect(model.sentKinds().filter((kind) => kind === "resync")).toHaveLength(1);
-    model.snapshot(snapshot([row({ text: "abc" })], { seq: 3 }));
+    expect(model.sent.filter(({ kind }) => kind === "resync")).toHaveLength(1);
+    model.set("snapshot", snapshot([row({ text: "abc" })], { seq: 3 }));
     nextFrame();
     expect(el.querySelector(".mlx-text")?.textContent).toBe("abc");
   });
@@ -116,7 +116,7 @@ describe("text", () => {
     nextFrame();
     expect(el.querySelector(".mlx-text")?.firstChild).toBe(node);
     expect(node?.textContent).toBe("hello there");
-    model.snapshot(snapshot([row({ text: "hello there!" })], { seq: 1 }));
+    model.set("snapshot", snapshot([row({ text: "hello there!" })], { seq: 1 }));
     nextFrame();
     expect(el.querySelector(".mlx-text")?.firstChild).toBe(node);
   });
@@ -278,6 +278,45 @@ describe("copying", () => {
     await vi.advanceTimersByTimeAsync(0);
     expect(copied).toBe("a < b");
     expect(document.activeElement).toBe(button);
+  });
+});
+
+describe("a text token by token", () => {
+  const spans = (el: HTMLElement) =>
+    [...el.querySelectorAll(".mlx-tokens span")].map((one) => one.textContent);
+  const news = (from: number, ...texts: string[]) => ({ from, texts, chances: texts.map(() => null) });
+
+  it("is asked for by its button, and again when a message was lost", async () => {
+    const { model, el, remove } = await shown([row({ text: "a" })], { traced: true });
+    const asks = () => model.sent.filter(({ kind }) => kind === "tokens");
+    find(el, "Tokens").click();
+    expect(asks()).toEqual([{ kind: "tokens", row: 0, on: true }]);
+    model.says({ kind: "delta", seq: 1, rows: [{ i: 0, tok: news(0, "a") }] });
+    model.says({ kind: "delta", seq: 3, rows: [{ i: 0, add: "c", tok: news(2, "c") }] });
+    model.set("snapshot", snapshot([row({ text: "abc" })], { seq: 3, traced: true }));
+    expect(asks().slice(1)).toEqual([{ kind: "tokens", row: 0, on: true }]);
+    model.says({ kind: "delta", seq: 4, rows: [{ i: 0, tok: news(0, "a", "b", "c") }] });
+    nextFrame();
+    expect(spans(el)).toEqual(["a", "b", "c"]);
+    remove();
+    model.set("snapshot", snapshot([row({ text: "abc" })], { seq: 9, traced: true }));
+    expect(asks()).toHaveLength(2);
+  });
+
+  it("is whole when the end comes with its last tokens in one frame", async () => {
+    const { model, el } = await shown([row({ text: "a" })], { traced: true });
+    find(el, "Tokens").click();
+    model.says({ kind: "delta", seq: 1, rows: [{ i: 0, tok: news(0, "a") }] });
+    nextFrame();
+    model.says({
+      kind: "delta",
+      seq: 2,
+      rows: [{ i: 0, status: "finished", add: "b!", tok: news(1, "b", "!") }],
+    });
+    const done = row({ text: "ab!", status: "finished" });
+    model.set("snapshot", snapshot([done], { seq: 2, final: true, traced: true }));
+    nextFrame();
+    expect(spans(el)).toEqual(["a", "b", "!"]);
   });
 });
 

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { figures, prelude, spoken, summary, tokens, totalRate } from "../src/words";
+import { figures, isolated, prelude, spoken, summary, tokens, tokenWords, totalRate } from "../src/words";
 import { row } from "./help";
 
 describe("words", () => {
@@ -43,5 +43,25 @@ describe("words", () => {
     expect(spoken([row({ text: "secret" })])).toBe("decode");
     expect(spoken([row({ status: "finished", generated: 2, text: "secret" })])).toBe("finished, 2 tokens");
     expect(spoken([row({ text: "secret" }), row({ status: "cancelled" })])).toBe("1 of 2 rows done");
+  });
+});
+
+describe("a token's line", () => {
+  const facts = {
+    step: 7,
+    ms: 4.25,
+    shared: [2, 3],
+    logprob: -0.1,
+    top: [{ text: "\u05d0", logprob: -0.1 }],
+  };
+
+  it("says how long the row waited for it, since what", () => {
+    expect(tokenWords(row(), 2, facts)).toContain("token 2 · came 4.3 ms after the token before · step 7");
+    expect(tokenWords(row(), 1, { ...facts, ms: 340 })).toContain("came 340 ms after its place in the batch");
+  });
+
+  it("isolates candidates, so that none turns its probability around", () => {
+    expect(tokenWords(row(), 2, facts)).toContain("candidates: “\u2068\u05d0\u2069” 90%");
+    expect(isolated("\u202ea\u2069b\u2067c")).toBe("\u2068\u202eabc\u2069");
   });
 });
