@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pandas import DataFrame
 
-    from mlx_notebook.core.placement import Reason
+    from mlx_notebook.core.placement import Placement, Reason
     from mlx_notebook.core.results import Result
 
 
@@ -137,7 +137,15 @@ class GrammarError(MlxNotebookError, ValueError):
 
 
 class PlacementMismatch(MlxNotebookError, ValueError):  # noqa: N818 - a public name, fixed
-    """The placement was made for another request, or before the gateway changed."""
+    """The placement was made for another request or by another gateway, or before this one was restarted.
+
+    Attributes:
+        placement: what was given as `placement=`.
+    """
+
+    def __init__(self, message: str, *, placement: Placement | None = None) -> None:
+        super().__init__(message)
+        self.placement = placement
 
 
 class GatewayClosed(MlxNotebookError):  # noqa: N818 - a public name, fixed

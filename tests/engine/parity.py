@@ -78,6 +78,7 @@ def oracle(
     count: int,
     chunk: int,
     processors: list[Any] | None = None,
+    *,
     sampler: Callable[..., Any] | None = None,
 ) -> tuple[list[int], list[npt.NDArray[np.float32]]]:
     """Tokens (greedy without a sampler) and log-probabilities [count][V] by `generate_step` at this chunk size."""
