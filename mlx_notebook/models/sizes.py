@@ -32,12 +32,12 @@ class Types:
 
 
 def slow_halves() -> bool:
-    """Whether MLX computes fast in float32 only where it runs by default: on a Linux CPU."""
-    if sys.platform != "linux":
-        return False
-    import mlx.core as mx
+    """Whether MLX computes fast in float32 only where it runs by default: on a Linux CPU.
 
-    return bool(mx.default_device() == mx.cpu)
+    MLX is asked only where it was imported already; on a Linux where it was not, it is taken to run on the CPU.
+    """
+    mx = sys.modules.get("mlx.core")
+    return sys.platform == "linux" and (mx is None or bool(mx.default_device() == mx.cpu))
 
 
 def choose_types(files: ModelFiles, dtype: str | None, *, slow_halves: bool) -> Types:
