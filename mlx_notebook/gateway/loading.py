@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.core.thinking import ThinkingMarks
+from mlx_notebook.errors import about_model
 from mlx_notebook.gateway.encoding import CodePointEncoder, ModelEncoder, PromptEncoder
 
 if TYPE_CHECKING:
@@ -114,7 +115,8 @@ def loader_of_loaded(model: Any, tokenizer: Any, serving: Serving) -> Loader:
     evaluate_everything(model)
     loaded = describe_loaded(model, tokenizer)
     if not serving.kv.native:
-        on_own_thread(lambda: _check_scheme(model, serving.kv))
+        with about_model(loaded.name):
+            on_own_thread(lambda: _check_scheme(model, serving.kv))
     return lambda _loading: _serve(loaded, serving)
 
 
@@ -139,17 +141,18 @@ def _serve(loaded: LoadedModel, serving: Serving) -> tuple[Backend, ModelFacts]:
     from mlx_notebook.models.tokenization import Tokenization
 
     tokenization = Tokenization(loaded.tokenizer, vocab_size=loaded.vocab_size)
-    backend = MlxBackend(
-        loaded.model,
-        loaded.tokenizer,
-        vocab_size=loaded.vocab_size,
-        context_length=loaded.context_length,
-        eos_token_ids=loaded.eos_token_ids,
-        tokenizer_lock=tokenization.lock,
-        kv_scheme=serving.kv,
-        max_rows=serving.max_rows,
-        deterministic=serving.deterministic,
-    )
+    with about_model(loaded.name):
+        backend = MlxBackend(
+            loaded.model,
+            loaded.tokenizer,
+            vocab_size=loaded.vocab_size,
+            context_length=loaded.context_length,
+            eos_token_ids=loaded.eos_token_ids,
+            tokenizer_lock=tokenization.lock,
+            kv_scheme=serving.kv,
+            max_rows=serving.max_rows,
+            deterministic=serving.deterministic,
+        )
     facts = ModelFacts(
         source=loaded.source,
         revision=loaded.revision,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mlx_notebook.errors import ModelLoadError, OverBudget
+from mlx_notebook.errors import ModelLoadError, OverBudget, about_model
 from mlx_notebook.models.backend_check import import_mlx
 from mlx_notebook.models.cache_folder import MANIFEST
 from mlx_notebook.models.describe import (
@@ -73,7 +73,8 @@ def load(
     cancel()
     report("reading tokenizer", None)
     tokenizer = _load_tokenizer(files, config, resolved, trust_remote_code)
-    vocab_size = vocab_size_of(model, files.config)
+    with about_model(resolved.name):
+        vocab_size = vocab_size_of(model, files.config)
     if _is_converted(files):  # by us, so ours to prove
         check_round_trips(tokenizer, vocab_size, resolved.name)
     return LoadedModel(
@@ -116,7 +117,8 @@ def check_loadable(
     files, types = _read_headers(resolved, dtype, trust_remote_code)
     _check_memory(files, types, free_memory() + held_by_others, resolved.name)
     if check_model is not None:
-        on_own_thread(lambda: check_model(_build(files, resolved, trust_remote_code)[0]))
+        with about_model(resolved.name):
+            on_own_thread(lambda: check_model(_build(files, resolved, trust_remote_code)[0]))
 
 
 def _read_headers(resolved: ResolvedModel, dtype: str | None, trusted: bool) -> tuple[ModelFiles, Types]:
