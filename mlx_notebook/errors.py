@@ -23,14 +23,15 @@ anything of ours at run time: errors belong to no room.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pandas import DataFrame
 
-    from mlx_notebook.core.placement import Reason
+    from mlx_notebook.core.placement import Placement, Reason
     from mlx_notebook.core.results import Result
 
 
@@ -56,12 +57,22 @@ class ModelLoadError(MlxNotebookError):
     """The model was found but cannot be used; the message says why and what helps.
 
     Attributes:
-        model: the name or path that was being loaded.
+        model: the name or path that was being loaded (of a library, where that is what cannot be used).
     """
 
     def __init__(self, message: str, *, model: str = "") -> None:
         super().__init__(message)
         self.model = model
+
+
+@contextmanager
+def about_model(model: str) -> Iterator[None]:
+    """Have a ModelLoadError from inside carry the model, where what raised it knew only a part of it."""
+    try:
+        yield
+    except ModelLoadError as error:
+        error.model = error.model or model
+        raise
 
 
 class BackendMissing(ModelLoadError, ImportError):  # noqa: N818 - reads as what it says
@@ -137,7 +148,15 @@ class GrammarError(MlxNotebookError, ValueError):
 
 
 class PlacementMismatch(MlxNotebookError, ValueError):  # noqa: N818 - a public name, fixed
-    """The placement was made for another request, or before the gateway changed."""
+    """The placement was made for another request or by another gateway, or before this one was restarted.
+
+    Attributes:
+        placement: what was given as `placement=`.
+    """
+
+    def __init__(self, message: str, *, placement: Placement | None = None) -> None:
+        super().__init__(message)
+        self.placement = placement
 
 
 class GatewayClosed(MlxNotebookError):  # noqa: N818 - a public name, fixed

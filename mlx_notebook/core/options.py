@@ -135,14 +135,25 @@ def refuse_unknown(options: Iterable[str]) -> None:
         if name in _SAMPLING_CHECKS or name in _OTHER_CHECKS or name in _SHAPES or name == "sampling":
             continue
         if name in LATER_OPTIONS:
-            text = f"option {name!r} is not served by this version: {LATER_OPTIONS[name]} come with a later one."
-            raise UnsupportedRequest(text, reasons=[Reason(f"{name}-unsupported", text)])
+            raise not_served(f"option {name!r}", name, LATER_OPTIONS[name])
         ours = OTHER_SPELLINGS.get(name)
         if ours is None:
             close = difflib.get_close_matches(name, option_names(), n=1)
             ours = close[0] if close else None
         hint = f": did you mean {ours!r}?" if ours else f"; known options: {', '.join(option_names())}"
         raise TypeError(f"unknown option {name!r}{hint}")
+
+
+def not_served(what: str, name: str, brings: str) -> UnsupportedRequest:
+    """The refusal of a name that the interface has fixed and this version does not serve.
+
+    Args:
+        what: the thing in a sentence, such as "option 'draft'".
+        name: its public name.
+        brings: what it will come with, in the plural.
+    """
+    text = f"{what} is not served by this version: {brings} come with a later one."
+    return UnsupportedRequest(text, reasons=[Reason(f"{name}-unsupported", text)])
 
 
 def option_names() -> list[str]:

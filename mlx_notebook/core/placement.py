@@ -93,11 +93,19 @@ class Placement:
         }
 
 
-def resolve(shape: RequestShape, capabilities: Capabilities, epoch: int, notes: Sequence[Reason] = ()) -> Placement:
+def resolve(
+    shape: RequestShape,
+    capabilities: Capabilities,
+    epoch: int,
+    notes: Sequence[Reason] = (),
+    *,
+    cache_off: str | None = None,
+) -> Placement:
     """Place one request: pure, and every feature is either used or named in the reasons.
 
     Args:
         notes: what the compiler of the request's grammar has to say.
+        cache_off: what the user set that turns the prompt cache off for this request; None where nothing does.
     """
     exclusions: list[Reason] = []
     if not capabilities.continuous:
@@ -112,6 +120,8 @@ def resolve(shape: RequestShape, capabilities: Capabilities, epoch: int, notes: 
         advice.append(
             Reason("prompt-cache-unavailable", "The whole prompt is computed: this version keeps no prompt cache.")
         )
+    elif cache_off is not None:
+        advice.append(Reason("prompt-cache-off", f"The whole prompt is computed, and not kept: {cache_off}."))
     advice += notes
     if shape.grammar is not None and shape.sampling.logprobs is not None:
         advice.append(
@@ -120,7 +130,7 @@ def resolve(shape: RequestShape, capabilities: Capabilities, epoch: int, notes: 
     return Placement(
         mechanism=Mechanism.SERIAL if exclusions else Mechanism.CONTINUOUS,
         method="autoregressive",
-        prompt_cache=capabilities.prompt_cache,
+        prompt_cache=capabilities.prompt_cache and cache_off is None,
         checkpoint=False,
         compiled=capabilities.compiled,
         reasons=(*exclusions, *advice),

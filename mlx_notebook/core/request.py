@@ -15,12 +15,16 @@ if TYPE_CHECKING:
     from mlx_notebook.core.grammar import GrammarSpec
 
 
+COLDEST = 1e-5
+"""Temperatures below it take the likeliest token: logits divided by much less overflow float32."""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingOptions:
     """How tokens are drawn. Deep-frozen; field names are the public option names.
 
     `logit_bias` is a tuple of (token id, bias) sorted by id; `logprobs` is None (not asked),
-    0 (of the chosen token) or k (and of the k likeliest alternatives).
+    0 (of the chosen token) or k (and of the k likeliest alternatives). A `temperature` below `COLDEST` is 0.
     """
 
     max_tokens: int = 256
@@ -43,8 +47,8 @@ class SamplingOptions:
 
     @property
     def greedy(self) -> bool:
-        """Whether the likeliest token is always taken (temperature 0), as in mlx-lm."""
-        return self.temperature == 0.0
+        """Whether the likeliest token is always taken: at temperature 0, as in mlx-lm, and so close to it."""
+        return self.temperature < COLDEST
 
 
 @dataclass(frozen=True, slots=True)

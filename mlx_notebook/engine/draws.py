@@ -49,7 +49,8 @@ def gumbel_rows(keys: mx.array, width: int) -> mx.array:
 def draw_tokens(logits: mx.array, keys: mx.array, temperatures: mx.array) -> mx.array:
     """One token a row, [R] (uint32), from softmax(logits / temperature).
 
-    Shapes: logits [R, V] (-inf excludes a token), keys [R, 2], temperatures [R], each above 0.
+    Shapes: logits [R, V] (-inf excludes a token), keys [R, 2], temperatures [R], each at least `COLDEST` of
+    `core.request`, so that nothing overflows.
     """
     scaled = logits.astype(mx.float32) * (1.0 / temperatures)[:, None]
     return mx.argmax(scaled + gumbel_rows(keys, logits.shape[-1]), axis=-1)

@@ -27,11 +27,11 @@ from mlx_notebook.gateway.history import EventBatch, events_since
 from mlx_notebook.gateway.hooks import current_execution
 from mlx_notebook.gateway.lease import device_lease
 from mlx_notebook.gateway.observed import Observed
+from mlx_notebook.gateway.planned import PlannedForGateways
 from mlx_notebook.gateway.policies import UserPolicy
 from mlx_notebook.gateway.record import RowRecord
-from mlx_notebook.gateway.registry import registry
-from mlx_notebook.gateway.settings import Settings, check_settings
-from mlx_notebook.gateway.shapes import placement_of
+from mlx_notebook.gateway.registry import epochs, registry, short_name
+from mlx_notebook.gateway.settings import Settings, check_settings, check_settings_of_loaded
 from mlx_notebook.gateway.stats import GatewayStats, PromptCacheStats
 from mlx_notebook.gateway.thread import Engine
 from mlx_notebook.gateway.tuning import serving_of, settings_for
@@ -42,9 +42,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from mlx_notebook.core.placement import Placement
-    from mlx_notebook.core.request import Request
     from mlx_notebook.core.results import Result
-    from mlx_notebook.core.scheduler import Scheduler
     from mlx_notebook.engine.backend import Backend
 
     Progress = Callable[[str, float | None], None]
@@ -56,7 +54,7 @@ REPORT_S = 0.1
 """How often a load's progress is told: on the caller's thread, which may print."""
 
 
-class Gateway(FanOut, Observed, Viewed):
+class Gateway(FanOut, Observed, Viewed, PlannedForGateways):
     """A loaded model that answers requests.
 
     Args:
@@ -81,10 +79,12 @@ class Gateway(FanOut, Observed, Viewed):
         progress: called while loading, on the caller's thread, with (what, fraction or None).
 
     Blocks till the model is loaded; an interrupt gives the load up. A cell that is run again closes
-    the gateways that its earlier run made.
+    the gateways that its earlier run made, once the settings and the model's files are found to be good (memory
+    too, with theirs counted as free) and before the weights are read: two models at once may not fit.
 
     Raises:
-        ModelNotFound, ModelLoadError, OverBudget: the model cannot be had; other gateways go on.
+        ModelNotFound, ModelLoadError, OverBudget: the model cannot be had; other gateways go on, also the cell's own
+            unless only reading the weights or the tokenizer showed it.
         TypeError, ValueError, UnsupportedRequest: a setting is wrong; it is named.
     """
 
@@ -106,6 +106,7 @@ class Gateway(FanOut, Observed, Viewed):
         name: str | None = None,
         replace: bool = False,
         progress: Progress | None = None,
+        **others: Any,
     ) -> None:
         registry.refuse_after_fork()
         waiting.refuse_to_block("loading a model")
@@ -122,31 +123,30 @@ class Gateway(FanOut, Observed, Viewed):
             revision=revision,
             trust_remote_code=trust_remote_code,
             name=name,
+            **others,
         )
         from mlx_notebook.models.backend_check import import_mlx
         from mlx_notebook.models.resolve import resolve as resolve_model
 
         import_mlx()
         resolved = resolve_model(model, revision=revision, progress=progress)
-        # Only now: a mistyped name must not cost the gateway that the cell made before.
-        registry.close_predecessors(current_execution())
-        loader = loading.loader_of_name(
-            resolved, serving_of(settings), dtype=dtype, trust_remote_code=trust_remote_code
-        )
-        self._start(loader, settings, resolved.name, progress, takes_over=replace)
+        named = loading.NamedModel(resolved, serving_of(settings), settings.dtype, settings.trust_remote_code)
+        # A folder that cannot be loaded must not cost the gateway that the cell made before.
+        named.check(registry.predecessors(current_execution()))
+        self._start(named.load, settings, resolved.name, progress, takes_over=replace)
 
     @classmethod
     def from_loaded(cls, model: Any, tokenizer: Any, **settings: Any) -> Self:
-        """A gateway for what `mlx_lm.load` returned; settings as for Gateway.
+        """A gateway for what `mlx_lm.load` returned; settings as for Gateway but those of a load (`dtype`, `revision`,
+        `trust_remote_code`), which are refused.
 
         Every array that the model holds is evaluated on this thread first, since arrays may cross
         threads only evaluated. Afterwards touch the model only inside `with gateway.lease():`.
         """
         registry.refuse_after_fork()
         waiting.refuse_to_block("loading a model")
-        checked = check_settings(**settings)
+        checked = check_settings_of_loaded(settings)
         loader = loading.loader_of_loaded(model, tokenizer, serving_of(checked))
-        registry.close_predecessors(current_execution())
         gateway = cls.__new__(cls)
         gateway._start(loader, checked, "loaded", None)  # noqa: SLF001 - another way to construct the same class
         return gateway
@@ -155,7 +155,7 @@ class Gateway(FanOut, Observed, Viewed):
     def from_backend(cls, backend: Backend, *, facts: loading.ModelFacts | None = None, **settings: Any) -> Self:
         """A gateway over any backend, such as a ScriptedBackend: for tests, teaching and demonstrations."""
         waiting.refuse_to_block("loading a model")
-        checked = check_settings(**settings)
+        checked = check_settings_of_loaded(settings)
         gateway = cls.__new__(cls)
         gateway._start(  # noqa: SLF001 - another way to construct the same class
             loading.loader_of_backend(backend, facts or loading.ModelFacts()), checked, "scripted", None
@@ -171,13 +171,13 @@ class Gateway(FanOut, Observed, Viewed):
         *,
         takes_over: bool = False,
     ) -> None:
+        registry.close_predecessors(current_execution())
         wanted = settings.name or short_name(model_name)
         self.name = wanted if takes_over else registry.free_name(wanted)
         self.model_name = model_name
         self.execution = current_execution()
         self._settings = settings
         self._loader = loader
-        self._epoch = 0
         self._lifecycle = threading.RLock()
         self._launch(progress)
         before = registry.gateways().get(self.name)
@@ -219,7 +219,7 @@ class Gateway(FanOut, Observed, Viewed):
         self._engine, self._loop = engine, engine.loop
         self._facts: loading.ModelFacts = engine.loaded
         self._capabilities = engine.capabilities
-        self._epoch += 1
+        self._epoch = next(epochs)
         self._finalizer = weakref.finalize(self, engine.stop)
         self._finalizer.atexit = False  # the registry stops and joins at exit
 
@@ -276,9 +276,6 @@ class Gateway(FanOut, Observed, Viewed):
                     release_all(request)
             raise
         return handles if call.several else handles[0]
-
-    def _resolve(self, request: Request) -> Placement:
-        return placement_of(request, self._capabilities, self._epoch)
 
     @overload
     def generate(self, prompt: str, /, *, n: Literal[1] = 1, **options: Any) -> Result: ...
@@ -425,7 +422,7 @@ class Gateway(FanOut, Observed, Viewed):
             kv_projected_bytes=scheduler.memory.projected,
             kv_budget_bytes=scheduler.memory.budget,
             weight_bytes=self._facts.weight_bytes,
-            prompt_cache=_cache_stats(scheduler),
+            prompt_cache=PromptCacheStats.of(scheduler.memory.prefixes),
             steps=scheduler.counters.steps,
             tokens_per_s=loop.meter.rate(now),
             device=self._facts.device,
@@ -480,15 +477,3 @@ class Gateway(FanOut, Observed, Viewed):
     def __repr__(self) -> str:
         state = "closed" if self.closed else "busy" if self.busy else "idle"
         return f"<Gateway {self.name!r}: {self.model_name}, {state}>"
-
-
-def _cache_stats(scheduler: Scheduler) -> PromptCacheStats:
-    prefixes = scheduler.memory.prefixes
-    counters = prefixes.counters
-    return PromptCacheStats(len(prefixes), prefixes.nbytes, counters.hits, counters.misses, counters.tokens_reused)
-
-
-def short_name(model_name: str) -> str:
-    """A name to call it by: the last part of a path or id, without an ending."""
-    last = model_name.rstrip("/").replace("\\", "/").rsplit("/", 1)[-1]
-    return last.removesuffix(".gguf") or "model"

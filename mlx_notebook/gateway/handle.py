@@ -20,6 +20,7 @@ from mlx_notebook.errors import Cancelled, GatewayDead, MlxNotebookError, RowFai
 from mlx_notebook.gateway.explaining import explain_row
 from mlx_notebook.gateway.extending import ask_to_extend
 from mlx_notebook.gateway.hooks import hooks
+from mlx_notebook.gateway.planned import PlannedForHandles
 from mlx_notebook.gateway.registry import registry
 from mlx_notebook.gateway.shapes import answer_of
 from mlx_notebook.gateway.waiting import SLICE_S, interrupted, refuse_to_block, sleep_until
@@ -61,13 +62,12 @@ class Progress:
     paused: bool = False
 
 
-class Handle:
+class Handle(PlannedForHandles):
     """One submitted request. Made by `Gateway.submit`.
 
     Attributes:
         id: number of the row, unique in the process.
         placement: what the row got, and why not more.
-        options: the options that held, the drawn seed included.
         prompt_text: the prompt as text, the chat template's marks included.
         model: name of the model that answers.
     """
@@ -75,7 +75,7 @@ class Handle:
     def __init__(self, record: RowRecord, engine: Engine, options: dict[str, Any], model: str) -> None:
         self.id = record.id
         self.placement = record.placement
-        self.options = options
+        self._options = options
         self.prompt_text = record.row.request.prompt_text
         self.model = model
         self.execution = record.execution
@@ -84,6 +84,11 @@ class Handle:
         self._parsed: dict[str, Any] | None = None
 
     # ------------------------------------------------------------ reading without waiting
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that hold, the drawn seed included: a copy, whose changes change nothing here."""
+        return {name: _copied(value) for name, value in self._options.items()}
 
     @property
     def status(self) -> RowStatus:
@@ -116,7 +121,7 @@ class Handle:
 
     def logprobs_so_far(self) -> list[TokenLogprob]:
         """Log-probabilities of the tokens so far, empty if they were not asked for; never waits."""
-        return self._record.logprobs[:] if self.options.get("logprobs") is not None else []
+        return self._record.logprobs[:] if self._options.get("logprobs") is not None else []
 
     def text_from(self, position: int) -> str:
         """The text after its first `position` characters; never waits."""
@@ -182,7 +187,7 @@ class Handle:
         priority = as_int("priority", priority, -(2**31), 2**31 - 1, "a whole number; higher goes first")
         if self.status is not RowStatus.QUEUED or not self._engine.reprioritize(self.id, priority):
             return False
-        self.options = {**self.options, "priority": priority}
+        self._options = {**self._options, "priority": priority}
         return True
 
     def extend(self, tokens: int) -> int:
@@ -198,7 +203,7 @@ class Handle:
         tokens = as_int("tokens", tokens, 1, 2**31 - 1, "a whole number from 1")
         refuse_to_block("extend()")
         limit = ask_to_extend(self._engine, self._record, tokens)
-        self.options = {**self.options, "max_tokens": limit}
+        self._options = {**self._options, "max_tokens": limit}
         return limit
 
     def explain(self, at_ns: int | None = None, *, recording: Recording | None = None) -> list[TimedReason]:
@@ -208,7 +213,7 @@ class Handle:
         request's own figures) and the rows it names. With `at_ns` (monotonic nanoseconds), only that moment.
         `recording` spares reading the log, where the caller has just done so.
         """
-        return explain_row(self._engine, self._record, self.options, at_ns, recording)
+        return explain_row(self._engine, self._record, self._options, at_ns, recording)
 
     def add_done_callback(self, callback: Callable[[Handle], object]) -> None:
         """Call `callback(handle)` when the row is over: at once if it is, else on the engine thread.
@@ -384,7 +389,7 @@ class Handle:
     def _make_result(self) -> Result:
         record = self._record
         figures = figures_of(record.row, record.settled_ns)
-        asked = self.options.get("logprobs") is not None
+        asked = self._options.get("logprobs") is not None
         return Result(
             text=self.text_so_far,
             token_ids=tuple(record.token_ids),
@@ -395,7 +400,7 @@ class Handle:
             generated_tokens=len(record.token_ids),
             **asdict(figures),
             logprobs=tuple(record.logprobs) if asked else None,
-            seed=int(self.options["seed"]),
+            seed=int(self._options["seed"]),
             model=self.model,
             placement=self.placement,
             reasoning=record.reasoning,
@@ -405,7 +410,7 @@ class Handle:
     def _answer(self) -> dict[str, Any]:
         """What the answer says under its shape, read once: a pydantic class's validators are the user's code."""
         if self._parsed is None:
-            self._parsed = answer_of(self._record, int(self.options["max_tokens"]))
+            self._parsed = answer_of(self._record, int(self._options["max_tokens"]))
         return self._parsed
 
     def _make_error(self) -> MlxNotebookError | None:
@@ -433,6 +438,13 @@ _CANCELLED_BY: dict[FinishDetail | None, str] = {
     FinishDetail.CLOSED: "its gateway was closed",
     None: "no reason recorded",
 }
+
+
+def _copied(value: Any) -> Any:
+    """Dictionaries and lists anew, at any depth; what else a user put into them is theirs, and may refuse a copy."""
+    if isinstance(value, dict):
+        return {key: _copied(each) for key, each in value.items()}
+    return [_copied(each) for each in value] if isinstance(value, list) else value
 
 
 def _set(woken: asyncio.Future[None]) -> None:

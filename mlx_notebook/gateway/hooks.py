@@ -23,6 +23,10 @@ class Execution:
     cell: str
     run: str
 
+    def follows(self, other: Execution) -> bool:
+        """Whether this is another run of the same cell."""
+        return self.cell == other.cell and self.run != other.run
+
 
 @dataclass(slots=True)
 class Hooks:

@@ -78,7 +78,7 @@ class Intake:
         if self.queued >= self.max_queued:
             raise QueueFull(
                 f"{self.queued} rows wait and max_queued is {self.max_queued}:"
-                " wait for some to finish, or submit fewer at a time.",
+                " wait for some to finish, or use map(), which submits as rows get free.",
                 queued=self.queued,
                 limit=self.max_queued,
             )

@@ -24,7 +24,7 @@ from mlx_notebook.gateway.shapes import placement_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mlx_notebook.core.placement import Capabilities
+    from mlx_notebook.core.placement import Capabilities, Placement
     from mlx_notebook.core.request import Request
     from mlx_notebook.gateway.handle import Progress
     from mlx_notebook.gateway.loading import ModelFacts
@@ -125,9 +125,6 @@ class Later:
                 asked, held, facts=self._facts, capabilities=self._capabilities, kv_budget=budget
             )
 
-        def place(request: Request) -> Any:
-            return placement_of(request, self._capabilities, self._epoch)
-
         first = checked(prompt, options)
         if first.several:
             raise ValueError("submit_after takes one prompt and gives one answer")
@@ -138,12 +135,16 @@ class Later:
         def make() -> Request:
             return replace(checked(make_prompt(), same).requests[0], id=known.id)
 
-        record = RowRecord(known, place(known), current_execution(), self, self._facts.thinking)
+        record = RowRecord(known, self._resolve(known), current_execution(), self, self._facts.thinking)
         handle = LaterHandle(record, engine, held, self.model_name, after=after)
         engine.expect(record)
         registry.keep(handle)
-        after.add_done_callback(lambda _over: _begin(handle, make, place))
+        after.add_done_callback(lambda _over: _begin(handle, make, self._resolve))
         return handle
+
+    def _resolve(self, request: Request) -> Placement:
+        cache_bytes = self._loop.scheduler.settings.prompt_cache
+        return placement_of(request, self._capabilities, self._epoch, cache_bytes=cache_bytes)
 
 
 def _begin(handle: LaterHandle, make: Callable[[], Request], place: Callable[[Request], Any]) -> None:

@@ -10,14 +10,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.core.thinking import ThinkingMarks
+from mlx_notebook.errors import about_model
 from mlx_notebook.gateway.encoding import CodePointEncoder, ModelEncoder, PromptEncoder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from mlx_notebook.core.kv_scheme import KVScheme
     from mlx_notebook.engine.backend import Backend
     from mlx_notebook.engine.grammar import Vocabulary
+    from mlx_notebook.gateway.gateway import Gateway
     from mlx_notebook.gateway.thread import Loading
     from mlx_notebook.models.describe import LoadedModel
     from mlx_notebook.models.resolve import ResolvedModel
@@ -53,22 +55,53 @@ class Serving:
     deterministic: bool
 
 
-def loader_of_name(resolved: ResolvedModel, serving: Serving, *, dtype: str | None, trust_remote_code: bool) -> Loader:
-    """Loads a resolved model on the engine thread."""
+@dataclass(frozen=True, slots=True)
+class NamedModel:
+    """A model that a name stands for, and how it is to be read and served."""
 
-    def load_it(loading: Loading) -> tuple[Backend, ModelFacts]:
+    resolved: ResolvedModel
+    serving: Serving
+    dtype: str | None
+    trust_remote_code: bool
+
+    def check(self, leaving: Sequence[Gateway]) -> None:
+        """Raise what the load would, as far as files and settings show it, before it takes the place of `leaving`.
+
+        Their memory counts as free: they are closed before the load. Where nobody leaves there is nothing to save,
+        and the load itself says what is wrong.
+        """
+        if not leaving:
+            return
+        from mlx_notebook.models.load import check_loadable
+
+        held = sum(stats.weight_bytes + stats.kv_bytes for stats in (gateway.stats() for gateway in leaving))
+        scheme = self.serving.kv
+        check_loadable(
+            self.resolved,
+            dtype=self.dtype,
+            trust_remote_code=self.trust_remote_code,
+            held_by_others=held,
+            check_model=None if scheme.native else lambda model: _check_scheme(model, scheme),
+        )
+
+    def load(self, loading: Loading) -> tuple[Backend, ModelFacts]:
+        """Load it, on the engine thread."""
         from mlx_notebook.models.load import load
 
         loaded = load(
-            resolved,
-            dtype=dtype,
-            trust_remote_code=trust_remote_code,
+            self.resolved,
+            dtype=self.dtype,
+            trust_remote_code=self.trust_remote_code,
             progress=loading.progress,
             check_cancel=loading.check,
         )
-        return _serve(loaded, serving)
+        return _serve(loaded, self.serving)
 
-    return load_it
+
+def _check_scheme(model: Any, scheme: KVScheme) -> None:
+    from mlx_notebook.engine.kv.convert import check_model
+
+    check_model(model, scheme)
 
 
 def loader_of_loaded(model: Any, tokenizer: Any, serving: Serving) -> Loader:
@@ -76,10 +109,14 @@ def loader_of_loaded(model: Any, tokenizer: Any, serving: Serving) -> Loader:
     from mlx_notebook.models.backend_check import import_mlx
     from mlx_notebook.models.describe import describe_loaded
     from mlx_notebook.models.evaluate import evaluate_everything
+    from mlx_notebook.models.own_thread import on_own_thread
 
     import_mlx()
     evaluate_everything(model)
     loaded = describe_loaded(model, tokenizer)
+    if not serving.kv.native:
+        with about_model(loaded.name):
+            on_own_thread(lambda: _check_scheme(model, serving.kv))
     return lambda _loading: _serve(loaded, serving)
 
 
@@ -104,17 +141,18 @@ def _serve(loaded: LoadedModel, serving: Serving) -> tuple[Backend, ModelFacts]:
     from mlx_notebook.models.tokenization import Tokenization
 
     tokenization = Tokenization(loaded.tokenizer, vocab_size=loaded.vocab_size)
-    backend = MlxBackend(
-        loaded.model,
-        loaded.tokenizer,
-        vocab_size=loaded.vocab_size,
-        context_length=loaded.context_length,
-        eos_token_ids=loaded.eos_token_ids,
-        tokenizer_lock=tokenization.lock,
-        kv_scheme=serving.kv,
-        max_rows=serving.max_rows,
-        deterministic=serving.deterministic,
-    )
+    with about_model(loaded.name):
+        backend = MlxBackend(
+            loaded.model,
+            loaded.tokenizer,
+            vocab_size=loaded.vocab_size,
+            context_length=loaded.context_length,
+            eos_token_ids=loaded.eos_token_ids,
+            tokenizer_lock=tokenization.lock,
+            kv_scheme=serving.kv,
+            max_rows=serving.max_rows,
+            deterministic=serving.deterministic,
+        )
     facts = ModelFacts(
         source=loaded.source,
         revision=loaded.revision,

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from mlx_notebook.gateway.stats import GatewayStats
     from mlx_notebook.gateway.thread import Engine
 
-TEXT_OPTIONS = ("system", "stop", "chat_template_kwargs", "logits_processors")
-"""Options that hold a user's own words, or code's names."""
-
 
 class Observed:
     """Inherited by Gateway."""
@@ -144,7 +141,7 @@ class Observed:
 
 def about(handle: Handle, *, text: bool) -> About:
     """What a trace keeps of a handle; without `text`, nothing that anybody wrote."""
-    options: dict[str, Any] = {k: v for k, v in handle.options.items() if text or k not in TEXT_OPTIONS}
+    options: dict[str, Any] = {k: v for k, v in handle.options.items() if text or wordless(v)}
     return About(
         id=handle.id,
         model=handle.model,
@@ -154,3 +151,12 @@ def about(handle: Handle, *, text: bool) -> About:
         pieces=tuple(handle.pieces()) if text else (),
         logprobs=tuple(one.logprob for one in handle.logprobs_so_far()),
     )
+
+
+def wordless(value: Any) -> bool:
+    """Whether a value holds no text at any depth, the names in a dictionary included: only numbers, flags, nothing."""
+    if isinstance(value, dict):
+        return all(wordless(key) and wordless(each) for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(wordless, value))
+    return value is None or isinstance(value, int | float)

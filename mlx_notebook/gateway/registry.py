@@ -35,6 +35,15 @@ JOIN_AT_EXIT_S = 20.0
 
 request_ids = itertools.count(1)
 
+epochs = itertools.count(1)
+"""One for each load of a model in this process: a placement belongs to the load that it was made under."""
+
+
+def short_name(model_name: str) -> str:
+    """A name to call it by: the last part of a path or id, without an ending."""
+    last = model_name.rstrip("/").replace("\\", "/").rsplit("/", 1)[-1]
+    return last.removesuffix(".gguf") or "model"
+
 
 class Registry:
     """Gateways and handles of this process. The lock guards the tables; any thread may call."""
@@ -71,14 +80,16 @@ class Registry:
             if self._held.get(gateway.name) is gateway:
                 del self._held[gateway.name]
 
+    def predecessors(self, execution: Execution | None) -> list[Gateway]:
+        """The open gateways that earlier runs of this cell made."""
+        if execution is None:
+            return []
+        return [g for g in self.gateways().values() if g.execution is not None and execution.follows(g.execution)]
+
     def close_predecessors(self, execution: Execution | None) -> None:
         """A cell that is run again replaces the gateways of its earlier run: two models at once may not fit."""
-        if execution is None:
-            return
-        for gateway in self.gateways().values():
-            before = gateway.execution
-            if before is not None and before.cell == execution.cell and before.run != execution.run:
-                gateway.close()
+        for gateway in self.predecessors(execution):
+            gateway.close()
 
     def hold(self, gateway: Gateway) -> None:
         """Keep a gateway alive until it is closed, though no variable names it."""

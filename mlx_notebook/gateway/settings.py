@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.core.kv_scheme import KVScheme, check_scheme
-from mlx_notebook.core.options import as_int
+from mlx_notebook.core.options import as_int, not_served
 from mlx_notebook.core.policy import BuiltIn
 from mlx_notebook.gateway.sizes import parse_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 DTYPES = ("float32", "float16", "bfloat16", "4bit")
+
+LATER_SETTINGS = {"checkpoints": "checkpoints", "draft": "draft models", "adapters": "adapters"}
+"""Names that the interface has fixed but this version does not serve, with what brings them."""
+
+OF_A_LOAD = {
+    "dtype": "convert the model before, or give Gateway its folder and dtype=",
+    "revision": "give Gateway the Hugging Face id and revision=",
+    "trust_remote_code": "give Gateway the model's folder and trust_remote_code=",
+}
+"""Settings of how Gateway reads a model by its name, and the way out where it is given one that is loaded already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +62,7 @@ def check_settings(
     revision: Any = None,
     trust_remote_code: Any = False,
     name: Any = None,
+    **others: Any,
 ) -> Settings:
     """Check a gateway's settings before anything is loaded.
 
@@ -57,6 +70,10 @@ def check_settings(
         TypeError, ValueError: naming the setting and what it takes.
         UnsupportedRequest: a setting that a later version brings.
     """
+    for other in others:
+        if other in LATER_SETTINGS:
+            raise not_served(f"setting {other!r}", other, LATER_SETTINGS[other])
+        raise TypeError(f"unknown setting {other!r}{_near(other)}")
     if not isinstance(deterministic, bool):
         raise TypeError(f"deterministic={deterministic!r}: True or False")
     if dtype is not None and dtype not in DTYPES:
@@ -82,6 +99,27 @@ def check_settings(
         trust_remote_code=trust_remote_code,
         name=name,
     )
+
+
+def check_settings_of_loaded(settings: Mapping[str, Any]) -> Settings:
+    """The settings of a gateway over a model that is loaded already; raises as `check_settings`.
+
+    Raises:
+        ValueError: a setting that only a load by name heeds; the way out is said.
+    """
+    checked = check_settings(**settings)
+    for name, way_out in OF_A_LOAD.items():
+        if getattr(checked, name):
+            raise ValueError(
+                f"{name}={settings[name]!r} says how a model is loaded, and this one is loaded already: {way_out}."
+            )
+    return checked
+
+
+def _near(name: str) -> str:
+    known = [each for each in signature(check_settings).parameters if each != "others"]
+    close = difflib.get_close_matches(name, known, n=1)
+    return f": did you mean {close[0]!r}?" if close else f"; known settings: {', '.join(known)}"
 
 
 def _read_if_file(kv: Any) -> Any:

@@ -47,10 +47,15 @@ def _unsupported(spec: GrammarSpec, why: str) -> UnsupportedRequest:
     return UnsupportedRequest(text, reasons=[Reason("grammar-unsupported", text)])
 
 
-def placement_of(request: Request, capabilities: Capabilities, epoch: int) -> Placement:
-    """Where a request goes, with what the compiler of its grammar had to say."""
+def placement_of(request: Request, capabilities: Capabilities, epoch: int, *, cache_bytes: int) -> Placement:
+    """Where a request goes, with what the compiler of its grammar had to say.
+
+    Args:
+        cache_bytes: what the gateway's prompt cache may take, 0 for none.
+    """
     notes = () if request.compiled is None else request.compiled.notes
-    return resolve(request.shape, capabilities, epoch, notes)
+    off = "prompt_cache=0" if not cache_bytes else "cache_prompt=False" if not request.cache_prompt else None
+    return resolve(request.shape, capabilities, epoch, notes, cache_off=off)
 
 
 class Parsed(NamedTuple):

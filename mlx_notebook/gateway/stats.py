@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mlx_notebook.core.prefix import PrefixIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +19,12 @@ class PromptCacheStats:
     hits: int = 0
     misses: int = 0
     tokens_reused: int = 0
+
+    @classmethod
+    def of(cls, prefixes: PrefixIndex) -> PromptCacheStats:
+        """The figures of a scheduler's index."""
+        counters = prefixes.counters
+        return cls(len(prefixes), prefixes.nbytes, counters.hits, counters.misses, counters.tokens_reused)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,11 +46,14 @@ def refuse_mismatch(given: Placement | None, records: Sequence[RowRecord]) -> No
         return
     own = records[0].placement
     if any(record.placement.shape.prompt_ids != own.shape.prompt_ids for record in records):
-        raise PlacementMismatch("a placement is for one prompt: submit the prompts one by one, each with its own.")
+        raise PlacementMismatch(
+            "a placement is for one prompt: submit the prompts one by one, each with its own.", placement=given
+        )
     if not _same(given, own):
         raise PlacementMismatch(
-            "this placement was made for another request, or before the gateway was restarted:"
-            " call place() again with the same arguments."
+            "this placement was made for another request or by another gateway, or before this one was restarted:"
+            " call place() again with the same arguments.",
+            placement=given,
         )
 
 

@@ -110,16 +110,20 @@ def _check_wanted(wanted: str) -> None:
     """Refuse a wrong path loudly: whoever sets the variable wants that library and no other."""
     if not Path(wanted).is_file():
         raise ModelLoadError(
-            f"{ENVIRONMENT_VARIABLE}={wanted!r} is not a file. Give the full path of a BLAS library, or unset it."
+            f"{ENVIRONMENT_VARIABLE}={wanted!r} is not a file. Give the full path of a BLAS library, or unset it.",
+            model=wanted,
         )
     try:
         library = ctypes.CDLL(wanted)
     except OSError as error:
-        raise ModelLoadError(f"{ENVIRONMENT_VARIABLE}={wanted!r} cannot be loaded as a library: {error}") from error
+        raise ModelLoadError(
+            f"{ENVIRONMENT_VARIABLE}={wanted!r} cannot be loaded as a library: {error}", model=wanted
+        ) from error
     if not hasattr(library, REQUIRED_SYMBOL):
         raise ModelLoadError(
             f"{ENVIRONMENT_VARIABLE}={wanted!r} does not export {REQUIRED_SYMBOL!r} under its plain name, so MLX "
-            "cannot use it (NumPy's and SciPy's own copies are built that way). Name a system OpenBLAS instead."
+            "cannot use it (NumPy's and SciPy's own copies are built that way). Name a system OpenBLAS instead.",
+            model=wanted,
         )
 
 

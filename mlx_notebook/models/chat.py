@@ -2,9 +2,10 @@
 
 Templates are rendered by Hugging Face's `apply_chat_template`, which compiles them in
 `jinja2.sandbox.ImmutableSandboxedEnvironment` (a test tries hostile ones). The template's own
-control tokens steer the model; the same characters inside a message are characters.
+control tokens steer the model; the same characters inside a message, or inside a value that is
+handed on to the template (a tool's description), are characters.
 
-How: where no message holds a control token's spelling, the rendered text is encoded in one
+How: where none of these holds a control token's spelling, the rendered text is encoded in one
 piece, exactly as mlx-lm does. Otherwise each such spelling is wrapped in private marks before
 rendering; the rendered text is cut at the tokens that the template wrote (the unmarked ones),
 the marks are taken out, and the pieces between are encoded as text. Control tokens are
@@ -62,13 +63,15 @@ class ChatTemplate:
     def encode(
         self, messages: Sequence[Message], *, allow_special: bool, options: Mapping[str, Any] | None
     ) -> tuple[list[int], str]:
-        """(ids, text) of a conversation; control tokens inside messages are text unless `allow_special`."""
+        """(ids, text) of a conversation; control tokens inside messages and options are text unless `allow_special`."""
         tokenization = self._tokenization
-        if allow_special or not _holds_control_tokens(tokenization, list(messages)):
+        # A template that the user gives is one: what it writes steers the model as the model's own does.
+        said = {name: value for name, value in (options or {}).items() if name != "chat_template"}
+        if allow_special or not _holds_control_tokens(tokenization, [*messages, said]):
             text = self.render(messages, options)
             return tokenization.encode(text, allow_special=True), text
         marked: list[Message] = [_mark(tokenization, m) for m in messages]
-        return _encode_marked(tokenization, self.render(marked, options))
+        return _encode_marked(tokenization, self.render(marked, {**(options or {}), **_mark(tokenization, said)}))
 
 
 def encode_prompt(
@@ -205,17 +208,17 @@ def _holds_control_tokens(tokenization: Tokenization, value: Any) -> bool:
     if isinstance(value, str):
         return tokenization.holds_control_tokens(value)
     if isinstance(value, Mapping):
-        return any(_holds_control_tokens(tokenization, v) for v in value.values())
+        return any(_holds_control_tokens(tokenization, part) for pair in value.items() for part in pair)
     return isinstance(value, list | tuple) and any(_holds_control_tokens(tokenization, v) for v in value)
 
 
 def _mark(tokenization: Tokenization, value: Any) -> Any:
-    """The value with every control token's spelling between marks, in nested lists and dicts too."""
+    """The value with every control token's spelling between marks, in nested lists and dicts (and their keys) too."""
     if isinstance(value, str):
         pieces = tokenization.split_at_control_tokens(_without_marks(value))  # nobody else may write marks
         return "".join(f"{_OPEN}{p}{_CLOSE}" if i % 2 else p for i, p in enumerate(pieces))
     if isinstance(value, Mapping):
-        return {k: _mark(tokenization, v) for k, v in value.items()}
+        return {_mark(tokenization, k): _mark(tokenization, v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [_mark(tokenization, v) for v in value]
     return value

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
-from mlx_notebook.errors import ModelLoadError
+from mlx_notebook.errors import ModelLoadError, about_model
 from mlx_notebook.models.evaluate import reachable_arrays
 from mlx_notebook.models.model_files import setting
 
@@ -76,6 +76,8 @@ def describe_loaded(model: Any, tokenizer: Any, *, name: str = "loaded") -> Load
         if mx.issubdtype(array.dtype, mx.floating):
             sizes[str(array.dtype).removeprefix("mlx.core.")] += int(array.nbytes)
     widths = Counter(int(module.bits) for _, module in model.named_modules() if "scales" in module)
+    with about_model(name):
+        vocab_size = vocab_size_of(model, config)
     return LoadedModel(
         model=model,
         tokenizer=wrapped,
@@ -87,7 +89,7 @@ def describe_loaded(model: Any, tokenizer: Any, *, name: str = "loaded") -> Load
         quantised=bool(widths),
         weight_bytes=sum(int(array.nbytes) for array in arrays),
         context_length=context_length(config),
-        vocab_size=vocab_size_of(model, config),
+        vocab_size=vocab_size,
         eos_token_ids=tuple(sorted(int(i) for i in wrapped.eos_token_ids)),
         recommended_sampling={},
         chat_template_present=bool(wrapped.has_chat_template),

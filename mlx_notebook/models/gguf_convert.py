@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from mlx_notebook.errors import ModelLoadError
+from mlx_notebook.errors import ModelLoadError, about_model
 from mlx_notebook.models.cache_folder import build_folder, cache_root, is_whole, sha256_of
 from mlx_notebook.models.gguf_families import Placed, config_of, place_tensors, unpermuted_rows
 from mlx_notebook.models.gguf_file import GgufFile, check_header, open_gguf
@@ -51,11 +51,23 @@ def convert_gguf(path: Path, progress: Progress | None = None) -> Path:
         ModelLoadError: the file cannot be used (the message says why), or the disk is full.
     """
     check_header(path)
-    folder = cache_root() / f"{_plain_name(path)}-{sha256_of(path)[:16]}-v{CONVERTER_VERSION}"
+    folder = converted_folder(path)
     if is_whole(folder):  # the same bytes were converted before, so there is nothing to check again
         return folder
     file = open_gguf(path)
-    return build_folder(folder, lambda work: _fill(work, file, progress))
+    with about_model(str(path)):
+        try:
+            return build_folder(folder, lambda work: _fill(work, file, progress))
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            raise ModelLoadError(
+                f"{path.name} contradicts itself and cannot be converted ({type(error).__name__}: {error}). "
+                "Download it again, or use an mlx-lm folder or a Hugging Face id of this model."
+            ) from error
+
+
+def converted_folder(path: Path) -> Path:
+    """Where the folder lies that `path` becomes, whether it is there or not."""
+    return cache_root() / f"{_plain_name(path)}-{sha256_of(path)[:16]}-v{CONVERTER_VERSION}"
 
 
 def _plain_name(path: Path) -> str:

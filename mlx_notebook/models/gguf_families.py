@@ -75,24 +75,24 @@ def _refuse(file: GgufFile, key: str, what: str) -> None:
 
 
 def _common(file: GgufFile) -> dict[str, Any]:
-    heads = int(file.require("attention.head_count"))
+    heads = file.whole("attention.head_count")
     return {
-        "hidden_size": int(file.require("embedding_length")),
-        "num_hidden_layers": int(file.require("block_count")),
-        "intermediate_size": int(file.require("feed_forward_length")),
+        "hidden_size": file.whole("embedding_length"),
+        "num_hidden_layers": file.whole("block_count"),
+        "intermediate_size": file.whole("feed_forward_length"),
         "num_attention_heads": heads,
-        "num_key_value_heads": int(file.of_architecture("attention.head_count_kv", heads)),
-        "rms_norm_eps": float(file.require("attention.layer_norm_rms_epsilon")),
-        "max_position_embeddings": int(file.require("context_length")),
+        "num_key_value_heads": file.whole("attention.head_count_kv", heads),
+        "rms_norm_eps": file.number("attention.layer_norm_rms_epsilon"),
+        "max_position_embeddings": file.whole("context_length"),
         "vocab_size": int(file.tensors["token_embd.weight"].shape[1]) if "token_embd.weight" in file.tensors else 0,
         "tie_word_embeddings": "output.weight" not in file.tensors,
     }
 
 
 def _head_size(file: GgufFile, config: dict[str, Any]) -> int:
-    size = int(file.of_architecture("attention.key_length", config["hidden_size"] // config["num_attention_heads"]))
-    rotated = int(file.of_architecture("rope.dimension_count", size))
-    values = int(file.of_architecture("attention.value_length", size))
+    size = file.whole("attention.key_length", config["hidden_size"] // config["num_attention_heads"])
+    rotated = file.whole("rope.dimension_count", size)
+    values = file.whole("attention.value_length", size)
     if rotated != size or values != size:
         raise ModelLoadError(
             f"{file.path.name} rotates {rotated} of {size} dimensions of a head, with values of size {values}; "
@@ -105,7 +105,7 @@ def _head_size(file: GgufFile, config: dict[str, Any]) -> int:
 def _llama(file: GgufFile) -> dict[str, Any]:
     config = _common(file)
     biased = "blk.0.attn_q.bias" in file.tensors
-    base = float(file.of_architecture("rope.freq_base", 10_000.0))
+    base = file.number("rope.freq_base", 10_000.0)
     head_size = _head_size(file, config)
     return config | {
         "model_type": "llama",
@@ -120,7 +120,7 @@ def _llama(file: GgufFile) -> dict[str, Any]:
 
 def _qwen2(file: GgufFile) -> dict[str, Any]:
     config = _common(file)
-    base = float(file.of_architecture("rope.freq_base", 1_000_000.0))
+    base = file.number("rope.freq_base", 1_000_000.0)
     head_size = _head_size(file, config)
     if head_size * config["num_attention_heads"] != config["hidden_size"]:
         raise ModelLoadError(
@@ -136,8 +136,8 @@ def _qwen2(file: GgufFile) -> dict[str, Any]:
 
 def _gemma3(file: GgufFile) -> dict[str, Any]:
     config = _common(file)
-    base = float(file.of_architecture("rope.freq_base", 1_000_000.0))
-    head_size = int(file.of_architecture("attention.key_length", 256))
+    base = file.number("rope.freq_base", 1_000_000.0)
+    head_size = file.whole("attention.key_length", 256)
     pattern = file.of_architecture("attention.sliding_window_pattern", GEMMA3_SLIDING_PATTERN)
     if not isinstance(pattern, int):
         raise ModelLoadError(
@@ -152,10 +152,10 @@ def _gemma3(file: GgufFile) -> dict[str, Any]:
         "architectures": ["Gemma3ForCausalLM"],
         "head_dim": head_size,
         "query_pre_attn_scalar": scalar,
-        "sliding_window": int(file.require("attention.sliding_window")),
+        "sliding_window": file.whole("attention.sliding_window"),
         "sliding_window_pattern": pattern,
         "rope_theta": base,
-        "rope_local_base_freq": float(file.of_architecture("rope.freq_base_swa", GEMMA3_LOCAL_ROPE_BASE)),
+        "rope_local_base_freq": file.number("rope.freq_base_swa", GEMMA3_LOCAL_ROPE_BASE),
         "rope_scaling": rope_scaling(file, head_size, base),
     }
 

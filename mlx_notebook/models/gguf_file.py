@@ -5,14 +5,17 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, read with lla
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mlx_notebook.core.options import shown
 from mlx_notebook.errors import ModelLoadError, ModelNotFound
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import UnionType
 
 MAGIC = b"GGUF"
 SUPPORTED_VERSIONS = (2, 3)
@@ -36,13 +39,37 @@ class GgufFile:
         """A value under the architecture's own prefix, such as `llama.block_count`."""
         return self.get(f"{self.architecture}.{key}", default)
 
-    def require(self, key: str) -> Any:
-        """A value under the architecture's prefix that the family cannot do without.
+    def whole(self, key: str, default: int | None = None) -> int:
+        """A whole number from 1 under the architecture's prefix; without a default the file must hold it.
 
         Raises:
-            ModelLoadError: the file does not hold it.
+            ModelLoadError: the file does not hold it, or something else in its place.
         """
-        value = self.of_architecture(key)
+        return self.as_whole(f"{self.architecture}.{key}", self._given(key, default), low=1)
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number under the architecture's prefix; raises as `whole`."""
+        value = self._given(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self._unreadable(f"{self.architecture}.{key}", value, "one number")
+        return float(value)
+
+    def as_whole(self, full_key: str, value: Any, *, low: int = 0) -> int:
+        """`value`, which stands under this key, as a whole number from `low`; raises as `whole`."""
+        whole = isinstance(value, int | float) and not isinstance(value, bool) and float(value).is_integer()
+        if not whole or value < low:
+            raise self._unreadable(full_key, value, f"one whole number from {low}")
+        return int(value)
+
+    def listed(self, full_key: str, kind: type | UnionType, what: str) -> list[Any]:
+        """A list of this kind of values, empty where the file has none; raises as `whole`."""
+        value = self.get(full_key, [])
+        if not isinstance(value, list) or not all(isinstance(each, kind) for each in value):
+            raise self._unreadable(full_key, value, f"a list of {what}")
+        return value
+
+    def _given(self, key: str, default: float | None) -> Any:
+        value = self.of_architecture(key, default)
         if value is None:
             raise ModelLoadError(
                 f"{self.path.name} lacks the metadata key '{self.architecture}.{key}'; the file is incomplete. "
@@ -50,6 +77,14 @@ class GgufFile:
                 model=str(self.path),
             )
         return value
+
+    def _unreadable(self, full_key: str, value: Any, wanted: str) -> ModelLoadError:
+        found = f"a list of {len(value)} (one for each layer?)" if isinstance(value, list) else shown(value)
+        return ModelLoadError(
+            f"{self.path.name}: the metadata key '{full_key}' holds {found}, and {wanted} is expected."
+            " Use an mlx-lm folder or a Hugging Face id of this model.",
+            model=str(self.path),
+        )
 
 
 def open_gguf(path: Path) -> GgufFile:
@@ -78,7 +113,7 @@ def open_gguf(path: Path) -> GgufFile:
             f"{path.name} names no architecture (general.architecture); it holds no language model.", model=str(path)
         )
     opened = GgufFile(path, str(architecture), dict(reader.fields), tensors)
-    if int(opened.get("split.count", 0)) > 1:
+    if opened.as_whole("split.count", opened.get("split.count", 0)) > 1:
         raise ModelLoadError(
             f"{path.name} is one part of {opened.get('split.count')}. Join them with llama.cpp's "
             "`llama-gguf-split --merge FIRST_PART JOINED.gguf` and load the joined file.",

@@ -28,9 +28,7 @@ def rope_scaling(file: GgufFile, head_size: int, base: float) -> dict[str, Any] 
     if any(name.startswith("rope_factors") for name in file.tensors):
         raise _refusal(file, "separate long and short rotary factors")
     kind = str(file.of_architecture("rope.scaling.type", "none"))
-    factor = float(
-        file.of_architecture("rope.scaling.factor", 0.0) or file.of_architecture("rope.scale_linear", 0.0) or 1.0
-    )
+    factor = file.number("rope.scaling.factor", 0.0) or file.number("rope.scale_linear", 0.0) or 1.0
     if factor == 1.0:
         return None
     if kind == "linear" or (kind == "none" and file.of_architecture("rope.scaling.type") is None):
@@ -43,18 +41,17 @@ def rope_scaling(file: GgufFile, head_size: int, base: float) -> dict[str, Any] 
 
 
 def _yarn(file: GgufFile, factor: float) -> dict[str, Any]:
-    original = file.of_architecture("rope.scaling.original_context_length")
-    if original is None:
+    key = "rope.scaling.original_context_length"
+    if file.of_architecture(key) is None:
         raise _refusal(file, "yarn scaling without its original context length")
-    if float(file.of_architecture("rope.scaling.attn_factor", 1.0)) != 1.0:
+    if file.number("rope.scaling.attn_factor", 1.0) != 1.0:
         raise _refusal(file, "yarn scaling with an attention factor of its own")
     if file.of_architecture("rope.scaling.yarn_log_multiplier", 0.0):
         raise _refusal(file, "yarn scaling with a log multiplier")
-    scaling: dict[str, Any] = {"type": "yarn", "factor": factor, "original_max_position_embeddings": int(original)}
+    scaling: dict[str, Any] = {"type": "yarn", "factor": factor, "original_max_position_embeddings": file.whole(key)}
     for key, ours in (("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")):
-        value = file.of_architecture(f"rope.scaling.{key}")
-        if value is not None:
-            scaling[ours] = float(value)
+        if file.of_architecture(f"rope.scaling.{key}") is not None:
+            scaling[ours] = file.number(f"rope.scaling.{key}")
     return scaling
 
 

@@ -81,21 +81,21 @@ def tokenizer_files(file: GgufFile) -> TokenizerFiles:
 
 def _read_vocabulary(file: GgufFile) -> Vocabulary:
     kind = file.get("tokenizer.ggml.model")
-    tokens = file.get("tokenizer.ggml.tokens")
+    tokens = file.listed("tokenizer.ggml.tokens", str, "texts")
     if kind is None or not tokens:
         raise ModelLoadError(
             f"{file.path.name} carries no tokenizer (tokenizer.ggml.*), so text cannot be encoded for it. "
             "Use a file made by llama.cpp's convert_hf_to_gguf.py without --no-vocab.",
             model=str(file.path),
         )
-    if kind not in {"gpt2", "llama"}:
+    if kind not in ("gpt2", "llama"):
         raise ModelLoadError(
             f"{file.path.name} has a tokenizer of kind {kind!r}; byte-level ('gpt2') and SentencePiece ('llama') "
             "vocabularies can be loaded.",
             model=str(file.path),
         )
-    types = file.get("tokenizer.ggml.token_type") or [NORMAL] * len(tokens)
-    scores = file.get("tokenizer.ggml.scores") or []
+    types = file.listed("tokenizer.ggml.token_type", int, "whole numbers") or [NORMAL] * len(tokens)
+    scores = file.listed("tokenizer.ggml.scores", int | float, "numbers")
     if len(types) != len(tokens) or (kind == "llama" and len(scores) != len(tokens)):
         raise ModelLoadError(
             f"{file.path.name}: the tokenizer's lists differ in length; the file is damaged.", model=str(file.path)
@@ -104,12 +104,12 @@ def _read_vocabulary(file: GgufFile) -> Vocabulary:
         raise ModelLoadError(
             f"{file.path.name}: the vocabulary holds the same token twice; the file is damaged.", model=str(file.path)
         )
-    return Vocabulary(str(kind), list(tokens), [int(t) for t in types], [float(s) for s in scores])
+    return Vocabulary(str(kind), list(tokens), types, [float(s) for s in scores])
 
 
 def _byte_level(file: GgufFile, vocabulary: Vocabulary, kind: str) -> dict[str, Any]:
-    merges = file.get("tokenizer.ggml.merges")
-    if merges is None:
+    merges = file.listed("tokenizer.ggml.merges", str, "texts")
+    if file.get("tokenizer.ggml.merges") is None:
         raise ModelLoadError(
             f"{file.path.name} has a byte-level vocabulary without merges; the file is damaged.", model=str(file.path)
         )
@@ -217,11 +217,12 @@ def _special_id(file: GgufFile, vocabulary: Vocabulary, key: str) -> int | None:
     value = file.get(f"tokenizer.ggml.{key}")
     if value is None:
         return None
-    if not 0 <= int(value) < len(vocabulary.tokens):
+    number = file.as_whole(f"tokenizer.ggml.{key}", value)
+    if number >= len(vocabulary.tokens):
         raise ModelLoadError(
             f"{file.path.name}: {key} {value} lies outside the vocabulary; the file is damaged.", model=str(file.path)
         )
-    return int(value)
+    return number
 
 
 def _ending_ids(file: GgufFile, vocabulary: Vocabulary) -> list[int]:
@@ -235,7 +236,7 @@ def _config(file: GgufFile, vocabulary: Vocabulary, bos: int | None, eos: int | 
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
-        "model_max_length": int(file.of_architecture("context_length", 0)) or None,
+        "model_max_length": file.whole("context_length"),
         "added_tokens_decoder": {
             str(t["id"]): {k: v for k, v in t.items() if k != "id"} for t in _added_tokens(vocabulary)
         },
@@ -246,6 +247,6 @@ def _config(file: GgufFile, vocabulary: Vocabulary, bos: int | None, eos: int | 
         if i is not None:
             config[name] = vocabulary.tokens[i]
     template = file.get("tokenizer.chat_template")
-    if template:
+    if isinstance(template, str) and template:
         config["chat_template"] = template
     return config

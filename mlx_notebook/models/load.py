@@ -7,11 +7,10 @@ with the model.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mlx_notebook.errors import ModelLoadError, OverBudget
+from mlx_notebook.errors import ModelLoadError, OverBudget, about_model
 from mlx_notebook.models.backend_check import import_mlx
 from mlx_notebook.models.cache_folder import MANIFEST
 from mlx_notebook.models.describe import (
@@ -24,8 +23,9 @@ from mlx_notebook.models.describe import (
 from mlx_notebook.models.evaluate import evaluate_everything, grouped
 from mlx_notebook.models.memory import free_memory
 from mlx_notebook.models.model_files import ModelFiles, read_model_files
+from mlx_notebook.models.own_thread import on_own_thread
 from mlx_notebook.models.roundtrip import check_round_trips, mend_decoder
-from mlx_notebook.models.sizes import Types, choose_types, is_quantised, load_bytes, running_dtype
+from mlx_notebook.models.sizes import Types, choose_types, is_quantised, load_bytes, running_dtype, slow_halves
 
 if TYPE_CHECKING:
     from mlx_notebook.models.resolve import ResolvedModel
@@ -62,11 +62,10 @@ def load(
         OverBudget: the weights need more memory than there is; nothing was loaded.
         ModelLoadError: the folder cannot be used; the message says why.
     """
-    mx = import_mlx()
+    import_mlx()
     report = progress or (lambda _stage, _share: None)
     cancel = check_cancel or (lambda: None)
-    files = read_model_files(resolved.path, trust_remote_code=trust_remote_code)
-    types = choose_types(files, dtype, slow_halves=sys.platform == "linux" and mx.default_device() == mx.cpu)
+    files, types = _read_headers(resolved, dtype, trust_remote_code)
     _check_memory(files, types, free_memory() if memory_budget is None else memory_budget, resolved.name)
     report("reading weights", 0.0)
     model, config = _build(files, resolved, trust_remote_code)
@@ -74,7 +73,8 @@ def load(
     cancel()
     report("reading tokenizer", None)
     tokenizer = _load_tokenizer(files, config, resolved, trust_remote_code)
-    vocab_size = vocab_size_of(model, files.config)
+    with about_model(resolved.name):
+        vocab_size = vocab_size_of(model, files.config)
     if _is_converted(files):  # by us, so ours to prove
         check_round_trips(tokenizer, vocab_size, resolved.name)
     return LoadedModel(
@@ -93,6 +93,37 @@ def load(
         recommended_sampling=recommended_sampling(files.generation),
         chat_template_present=bool(tokenizer.has_chat_template),
     )
+
+
+def check_loadable(
+    resolved: ResolvedModel,
+    *,
+    dtype: str | None = None,
+    trust_remote_code: bool = False,
+    held_by_others: int = 0,
+    check_model: Callable[[Any], None] | None = None,
+) -> None:
+    """Raise what `load` would raise of this model, as far as its files show it; no weight is read.
+
+    Args:
+        resolved, dtype, trust_remote_code: as for `load`.
+        held_by_others: bytes that will be free by the time of the load, beside what is free now.
+        check_model: given the model with its weights still lazy, to look at its shapes.
+
+    Raises:
+        As `load`.
+    """
+    import_mlx()
+    files, types = _read_headers(resolved, dtype, trust_remote_code)
+    _check_memory(files, types, free_memory() + held_by_others, resolved.name)
+    if check_model is not None:
+        with about_model(resolved.name):
+            on_own_thread(lambda: check_model(_build(files, resolved, trust_remote_code)[0]))
+
+
+def _read_headers(resolved: ResolvedModel, dtype: str | None, trusted: bool) -> tuple[ModelFiles, Types]:
+    files = read_model_files(resolved.path, trust_remote_code=trusted)
+    return files, choose_types(files, dtype, slow_halves=slow_halves())
 
 
 def _check_memory(files: ModelFiles, types: Types, budget: int, name: str) -> None:

@@ -52,6 +52,19 @@ def read_model_files(folder: Path, *, trust_remote_code: bool) -> ModelFiles:
             f"{folder} holds no tokenizer (looked for {', '.join(TOKENIZER_FILES)}). Copy it from the original model.",
             model=str(folder),
         )
+    return _read_files(folder, config)
+
+
+def read_headers(folder: Path) -> ModelFiles:
+    """What a folder holds, whether or not it could be loaded: for its size.
+
+    Raises:
+        ModelLoadError: a file is missing or damaged.
+    """
+    return _read_files(folder, read_json(folder / "config.json", required=True))
+
+
+def _read_files(folder: Path, config: dict[str, Any]) -> ModelFiles:
     return ModelFiles(
         folder, config, read_json(folder / "generation_config.json", required=False), _read_weights(folder)
     )

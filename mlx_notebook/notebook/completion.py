@@ -103,9 +103,9 @@ def _names(kind: str, variables: Mapping[str, object]) -> list[str]:
 
 
 def _models() -> list[str]:
-    from mlx_notebook.models.catalog import ALIASES, list_models
+    from mlx_notebook.models.catalog import ALIASES, model_names
 
-    return list(dict.fromkeys([*ALIASES, *(model.name for model in list_models())]))
+    return list(dict.fromkeys([*ALIASES, *model_names()]))
 
 
 _SOURCES: dict[str, Callable[[], list[str]]] = {

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 
 from mlx_notebook.errors import MlxNotebookError, OverBudget
-from mlx_notebook.gateway.registry import registry
-from mlx_notebook.gateway.settings import check_settings
+from mlx_notebook.gateway.loading import NamedModel
+from mlx_notebook.gateway.registry import registry, short_name
+from mlx_notebook.gateway.settings import Settings, check_settings
 from mlx_notebook.gateway.sizes import show_bytes
+from mlx_notebook.gateway.tuning import serving_of
 from mlx_notebook.models.resolve import resolve
 from mlx_notebook.notebook import execution
 from mlx_notebook.notebook.printing import in_one_line, numbers, printable, say, write
@@ -43,20 +45,20 @@ def load_model(model: str | Path, options: Mapping[str, Any], mode: Mode) -> Gat
         UsageError: rows run under that name.
         MlxNotebookError, ValueError, TypeError: as `Gateway` raises them; what was loaded stays as it was.
     """
-    from mlx_notebook.gateway.gateway import Gateway, short_name
+    from mlx_notebook.gateway.gateway import Gateway
     from mlx_notebook.models.blas import preload_blas
 
     settings = {"name": short_name(str(model)), **options}
     first = bool(settings.pop("replace", False))
     bar = LoadBar(str(model), shown=mode is not Mode.BATCH)
     try:
-        check_settings(**settings)
+        checked = check_settings(**settings)
         _refuse_while_rows_run(settings["name"])
         _say_what_comes_first()
         blas = preload_blas()
-        resolve(model, revision=settings.get("revision"), progress=bar)
+        resolved = resolve(model, revision=settings.get("revision"), progress=bar)
         if first:
-            _close(settings["name"])
+            _close_for(NamedModel(resolved, serving_of(checked), checked.dtype, checked.trust_remote_code), checked)
         # The rule that a cell made again replaces what it made before is the name's here, not the cell's.
         with execution.apart():
             gateway = Gateway(model, replace=True, progress=bar, **settings)
@@ -89,9 +91,11 @@ def _say_what_comes_first() -> None:
         say(f"The load begins when {numbers(running)} {'is' if len(running) == 1 else 'are'} over.")
 
 
-def _close(name: str) -> None:
-    gateway = registry.gateways().get(name)
+def _close_for(named: NamedModel, settings: Settings) -> None:
+    """Close the gateway whose name the new one takes, unless the new one's files show that it cannot be loaded."""
+    gateway = registry.gateways().get(settings.name or "")
     if gateway is not None:
+        named.check([gateway])
         gateway.close()
 
 

@@ -58,6 +58,16 @@ def test_what_is_served_needs_no_reason_and_what_is_not_has_one() -> None:
     assert resolve(SHAPE, ALL, 0).compiled
 
 
+def test_a_cache_that_the_user_turned_off_is_named_where_there_is_one() -> None:
+    placement = resolve(SHAPE, ALL, 0, cache_off="cache_prompt=False")
+    assert not placement.prompt_cache
+    assert [(reason.code, "cache_prompt=False" in reason.text) for reason in placement.reasons] == [
+        ("prompt-cache-off", True)
+    ]
+    unavailable = resolve(SHAPE, dataclasses.replace(ALL, prompt_cache=False), 0, cache_off="cache_prompt=False")
+    assert [reason.code for reason in unavailable.reasons] == ["prompt-cache-unavailable"]
+
+
 def test_as_plain_values() -> None:
     plain = resolve(SHAPE, SERIAL, 0).to_dict()
     assert json.loads(json.dumps(plain)) == plain

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 import numpy as np
+from mlx_lm import sample_utils
 from mlx_lm.generate import generate_step
 from mlx_lm.sample_utils import make_logits_processors
 
 from mlx_notebook.core.request import SamplingOptions
+from mlx_notebook.engine import draws
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
+    import pytest
 
     from mlx_notebook.core.results import TokenLogprob
 
@@ -34,6 +38,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
 }
 
+FILTERS: dict[str, dict[str, Any]] = {
+    "top-p": {"top_p": 0.7},
+    "min-p": {"min_p": 0.1},
+    "top-k": {"top_k": 6},
+    "xtc": {"xtc_probability": 1.0, "xtc_threshold": 0.02},
+    "all": {"top_p": 0.9, "min_p": 0.02, "top_k": 9, "xtc_probability": 1.0, "xtc_threshold": 0.05},
+}
+"""With XTC's coin always fallen: mlx-lm tosses it from the global random state."""
+
 
 def mlx_lm_processors(options: dict[str, Any]) -> list[Any]:
     """The same options through mlx-lm's maker of logits processors."""
@@ -43,13 +56,40 @@ def mlx_lm_processors(options: dict[str, Any]) -> list[Any]:
     return list(make_logits_processors(logit_bias=dict(whole.logit_bias) or None, **values))
 
 
+def mlx_lm_sampler(options: dict[str, Any], spared: list[int], patch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """mlx-lm's sampler with its filters as they are, in its order, and our draw of what they leave."""
+    whole = SamplingOptions(**options)
+    numbers = itertools.count()
+
+    def draw(kept: mx.array, temperature: float) -> mx.array:
+        key = draws.keys_of([draws.key_words(whole.seed, next(numbers))])
+        return draws.draw_tokens(kept, key, mx.array([temperature]))
+
+    patch.setattr(sample_utils, "categorical_sampling", draw)
+    names = ("top_p", "min_p", "top_k", "xtc_probability", "xtc_threshold")
+    values = {name: getattr(whole, name) for name in names}
+    made: Callable[..., Any] = sample_utils.make_sampler(whole.temperature, xtc_special_tokens=spared, **values)
+    return made
+
+
 def oracle(
-    model: Any, prompt: Sequence[int], count: int, chunk: int, processors: list[Any] | None = None
+    model: Any,
+    prompt: Sequence[int],
+    count: int,
+    chunk: int,
+    processors: list[Any] | None = None,
+    *,
+    sampler: Callable[..., Any] | None = None,
 ) -> tuple[list[int], list[npt.NDArray[np.float32]]]:
-    """Greedy tokens and log-probabilities [count][V] by `generate_step` at this chunk size."""
+    """Tokens (greedy without a sampler) and log-probabilities [count][V] by `generate_step` at this chunk size."""
     tokens, vectors = [], []
     steps = generate_step(
-        mx.array(list(prompt)), model, max_tokens=count, prefill_step_size=chunk, logits_processors=processors
+        mx.array(list(prompt)),
+        model,
+        max_tokens=count,
+        prefill_step_size=chunk,
+        logits_processors=processors,
+        sampler=sampler,
     )
     for token, logprobs in steps:
         tokens.append(int(token))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mlx.core as mx
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlx_notebook.core.request import COLDEST, SamplingOptions
 from mlx_notebook.engine.draws import TOKEN, XTC_COIN, coin, draw_tokens, gumbel_rows, key_words, keys_of
+from mlx_notebook.engine.sampling import Sampler
 
 seeds = st.integers(0, 2**64 - 1)
 
@@ -80,3 +84,12 @@ def test_tokens_come_as_often_as_the_softmax_says(temperature: float) -> None:
 def test_coins_fall_as_often_as_they_should() -> None:
     tossed = [coin(5, index, XTC_COIN) for index in range(20_000)]
     assert abs(sum(value < 0.3 for value in tossed) / len(tossed) - 0.3) < 5 * (0.3 * 0.7 / len(tossed)) ** 0.5
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-38, 1e-37, 1e-6, COLDEST])
+@pytest.mark.parametrize("filters", [{}, {"top_p": 0.9}])
+def test_the_smallest_temperatures_take_the_likeliest_token(temperature: float, filters: dict[str, Any]) -> None:
+    # Logits are often large, and all those far above 0 are the same infinity once they are divided by next to nothing.
+    logits = mx.array([[40.0, 60.0, 79.0, 80.0, -5.0]])
+    sampler = Sampler(SamplingOptions(temperature=temperature, seed=3, **filters), ())
+    assert [sampler.draw(logits, index).token.item() for index in range(20)] == [3] * 20

@@ -11,7 +11,7 @@ import pytest
 
 from mlx_notebook.core.request import UserCode
 from tests.engine.driving import request, run_row, with_backend
-from tests.engine.parity import OPTIONS, mlx_lm_processors, oracle, spread, vectors_of
+from tests.engine.parity import FILTERS, OPTIONS, mlx_lm_processors, mlx_lm_sampler, oracle, spread, vectors_of
 from tests.engine.tiers import QUICK_KINDS, tiered
 from tests.small_models import KINDS, VOCAB, random_prompt, small
 
@@ -36,6 +36,24 @@ def test_greedy_tokens_and_log_probabilities_are_equal(kind: str, options: dict[
     told = ours(kind, prompt, CHUNK, **options)
     assert told.tokens == tokens
     assert np.array_equal(vectors_of(told.logprobs, VOCAB), vectors)
+
+
+@pytest.mark.parametrize("filters", tiered(FILTERS, "all"))
+@pytest.mark.parametrize("kind", tiered(KINDS, *QUICK_KINDS))
+def test_filters_leave_the_same_tokens_to_draw(
+    kind: str, filters: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {**filters, "temperature": 1.3, "seed": 21}
+    prompt = random_prompt(29, seed=4)
+    model, tokenizer = pair(kind)
+    spared = tokenizer.encode("\n", add_special_tokens=False)
+    sampler = mlx_lm_sampler(options, spared, monkeypatch)
+    tokens, vectors = oracle(model, prompt, COUNT, CHUNK, sampler=sampler)
+    told = ours(kind, prompt, CHUNK, **options)
+    assert told.tokens == tokens
+    assert np.array_equal(vectors_of(told.logprobs, VOCAB), vectors)
+    # The filters matter here: without them other tokens are drawn.
+    assert ours(kind, prompt, CHUNK, temperature=1.3, seed=21).tokens != tokens
 
 
 @pytest.mark.parametrize("length", tiered([1, 2, CHUNK, CHUNK + 1, CHUNK + 2, 3 * CHUNK + 1], 1, CHUNK + 1))

@@ -332,3 +332,17 @@ def test_handles_by_number_and_the_last(gateway_of: Make) -> None:
     assert mn.get(handle.id) is handle
     with pytest.raises(KeyError, match="no request has the number -1"):
         mn.get(-1)
+
+
+def test_options_are_a_copy_at_every_depth(gateway_of: Make) -> None:
+    asked: dict[str, Any] = {"stop": ["zz"], "logit_bias": {5: 1.0}, "logprobs": 2}
+    handle = gateway_of().submit("abc", max_tokens=3, seed=7, **asked)
+    held = handle.options
+    handle.options["seed"] = 0
+    handle.options["logit_bias"][5] = -1.0
+    handle.options["stop"].append("y")
+    handle.options.clear()
+    assert handle.options == held
+    result = handle.result()
+    assert (result.seed, held["stop"], held["logit_bias"]) == (7, ["zz"], {5: 1.0})
+    assert result.logprobs is not None

@@ -270,10 +270,14 @@ def test_12_what_is_handed_in_or_out_is_no_state_of_ours(gateway: Gateway) -> No
         gateway.step(1)
     row.logprobs_so_far().clear()
     row.pieces().clear()
+    held = row.options
     row.options.clear()
-    row.options.update({"max_tokens": 1, "logprobs": 0, "seed": 0})
+    row.options.update({"max_tokens": 1, "logprobs": None, "seed": held["seed"] + 1})
+    row.options["stop"].clear()
+    assert row.options == held
     gateway.resume()
     result = row.result()
+    assert result.seed == held["seed"]
     assert result.token_ids == said
     assert result.logprobs is not None
     assert len(result.logprobs) == 8

@@ -12,9 +12,8 @@ import pytest
 import mlx_notebook as mn
 from mlx_notebook.core.placement import Capabilities
 from mlx_notebook.engine.backend import ScriptedBackend
-from mlx_notebook.errors import GatewayClosed, ModelNotFound, OverBudget, OverContext, QueueFull
+from mlx_notebook.errors import GatewayClosed, OverBudget, OverContext, QueueFull, UnsupportedRequest
 from mlx_notebook.gateway.gateway import Gateway
-from mlx_notebook.gateway.hooks import Execution, hooks
 from mlx_notebook.gateway.registry import registry
 from tests.gateway.fakes import Stepped, in_thread, wait_for
 
@@ -124,32 +123,6 @@ def test_closing_from_many_threads_at_once(gateway_of: Make) -> None:
     assert not engine_threads()
 
 
-def test_a_cell_run_again_closes_the_gateways_of_its_run_before(
-    gateway_of: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gateways = []
-    for run in ("1", "2"):
-        execution = Execution("cell", run)
-        monkeypatch.setattr(hooks, "execution", lambda execution=execution: execution)
-        registry.close_predecessors(execution)
-        gateways.append(gateway_of())
-    assert [gateway.closed for gateway in gateways] == [True, False]
-    registry.close_predecessors(Execution("another cell", "3"))
-    registry.close_predecessors(None)
-    assert not gateways[1].closed
-
-
-def test_a_cell_run_again_with_a_name_that_nothing_has_keeps_the_gateway_it_made(
-    gateway_of: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hooks, "execution", lambda: Execution("cell", "1"))
-    kept = gateway_of()
-    monkeypatch.setattr(hooks, "execution", lambda: Execution("cell", "2"))
-    with pytest.raises(ModelNotFound, match="smollm3"):
-        Gateway("smollm3")
-    assert kept.generate("abc", max_tokens=2).generated_tokens == 2
-
-
 # ---------------------------------------------------------------- by name
 
 
@@ -188,7 +161,14 @@ def test_names_and_the_current_one(gateway_of: Make) -> None:
         ("name", "", TypeError, "name"),
         ("trust_remote_code", 1, TypeError, "trust_remote_code"),
         ("revision", 5, TypeError, "revision"),
-        ("surprise", 5, TypeError, "surprise"),
+        ("surprise", 5, TypeError, "unknown setting 'surprise'; known settings: batch, kv"),
+        ("max_queue", 5, TypeError, "did you mean 'max_queued'"),
+        ("dtype", "float16", ValueError, "dtype='float16' says how a model is loaded, .* is loaded already: "),
+        ("revision", "main", ValueError, "revision='main' says how .* Hugging Face id"),
+        ("trust_remote_code", True, ValueError, "trust_remote_code=True says how .* folder"),
+        ("checkpoints", 5, UnsupportedRequest, "setting 'checkpoints' is not served by this version"),
+        ("draft", "x", UnsupportedRequest, "setting 'draft' is not served by this version"),
+        ("adapters", None, UnsupportedRequest, "setting 'adapters' is not served by this version"),
     ],
 )
 def test_a_wrong_setting_is_named_and_nothing_is_made(
@@ -197,6 +177,37 @@ def test_a_wrong_setting_is_named_and_nothing_is_made(
     with pytest.raises(error, match=says):
         Gateway.from_backend(ScriptedBackend(), **{setting: value})
     assert not engine_threads()
+
+
+def test_a_loaded_model_takes_no_settings_of_a_load_but_their_defaults() -> None:
+    with pytest.raises(ValueError, match="dtype='float16' says how a model is loaded"):
+        Gateway.from_loaded(None, None, dtype="float16")
+    with Gateway.from_backend(ScriptedBackend(), dtype=None, revision=None, trust_remote_code=False) as gateway:
+        assert not gateway.closed
+
+
+@pytest.mark.parametrize("setting", ["checkpoints", "draft", "adapters"])
+def test_a_setting_of_a_later_version_is_refused_by_name_before_a_model_is_looked_for(setting: str) -> None:
+    given: dict[str, Any] = {setting: "x"}
+    with pytest.raises(UnsupportedRequest, match=f"setting '{setting}'") as caught:
+        Gateway("no such model", **given)
+    assert [reason.code for reason in caught.value.reasons] == [f"{setting}-unsupported"]
+
+
+@pytest.mark.parametrize(
+    ("method", "given"),
+    [("mount", ("a",)), ("unmount", ("a",)), ("score", (["a"], ["b"])), ("replay", ()), ("branch", (3,))],
+)
+def test_a_method_of_a_later_version_is_refused_by_name(gateway_of: Make, method: str, given: tuple[Any, ...]) -> None:
+    gateway = gateway_of()
+    handle = gateway.submit("a", max_tokens=1)
+    owner: Any = handle if method == "branch" else gateway
+    with pytest.raises(UnsupportedRequest, match=rf"{method}\(\) is not served by this version") as caught:
+        getattr(owner, method)(*given, temperature=1.0)
+    assert [reason.code for reason in caught.value.reasons] == [f"{method}-unsupported"]
+    assert method not in dir(owner)
+    assert {"submit", "result"} & set(dir(owner))
+    handle.result()
 
 
 # ---------------------------------------------------------------- limits and figures
@@ -208,7 +219,7 @@ def test_a_full_queue_names_the_numbers(gateway_of: Make) -> None:
     running = gateway.submit("a", max_tokens=1)
     backend.next()  # it left the queue
     waiting = [gateway.submit("a", max_tokens=1) for _ in range(2)]
-    with pytest.raises(QueueFull, match="2 rows wait and max_queued is 2") as caught:
+    with pytest.raises(QueueFull, match=r"2 rows wait and max_queued is 2: .* map\(\)") as caught:
         gateway.submit("a")
     assert (caught.value.queued, caught.value.limit) == (2, 2)
     waiting[0].cancel()

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mlx_notebook.core.placement import Capabilities
+from mlx_notebook.engine.backend import ScriptedBackend
 from mlx_notebook.errors import GatewayClosed, PlacementMismatch
 
 if TYPE_CHECKING:
@@ -58,6 +60,42 @@ def test_nor_any_after_a_restart(gateway_of: Make) -> None:
     with pytest.raises(PlacementMismatch, match="restarted"):
         gateway.submit("a", placement=placement)
     gateway.submit("a", max_tokens=256, placement=gateway.place("a")).cancel()
+
+
+def test_nor_another_gateways(gateway_of: Make) -> None:
+    one, two = gateway_of(), gateway_of()
+    theirs = one.place("a")
+    with pytest.raises(PlacementMismatch, match="another gateway") as caught:
+        two.submit("a", placement=theirs)
+    assert caught.value.placement is theirs
+    assert not two.busy
+    one.submit("a", max_tokens=256, placement=theirs).cancel()
+
+
+CACHING = Capabilities(vocab_size=300, prompt_cache=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "off"),
+    [
+        ({}, {}, None),
+        ({}, {"cache_prompt": False}, "cache_prompt=False"),
+        ({"prompt_cache": 0}, {}, "prompt_cache=0"),
+        ({"prompt_cache": 0}, {"cache_prompt": False}, "prompt_cache=0"),
+    ],
+)
+def test_a_prompt_cache_that_is_off_is_not_promised(
+    gateway_of: Make, settings: dict[str, Any], options: dict[str, Any], off: str | None
+) -> None:
+    gateway = gateway_of(ScriptedBackend(capabilities=CACHING), **settings)
+    first = gateway.submit("a", max_tokens=1, **options)
+    after = gateway.submit_after(first, lambda: "b", "b", max_tokens=1, **options)
+    for placement in (gateway.place("a", **options), first.placement, after.placement):
+        said = [reason.text for reason in placement.reasons if reason.code == "prompt-cache-off"]
+        assert placement.prompt_cache == (off is None)
+        assert len(said) == (off is not None)
+        assert all(str(off) in text for text in said)
+    after.result()
 
 
 def test_several_prompts_have_one_each(gateway_of: Make) -> None:

@@ -81,8 +81,9 @@ def test_a_kv_config_is_read(tmp_path: Path) -> None:
 
 
 def test_heads_that_groups_do_not_divide_are_named_at_load() -> None:
-    with pytest.raises(ModelLoadError, match=r"layer 0: keys have 16 values a head.* 64 do not divide"):
+    with pytest.raises(ModelLoadError, match=r"layer 0: keys have 16 values a head.* 64 do not divide") as caught:
         Gateway.from_loaded(*small("llama"), kv="8bit")
+    assert caught.value.model == "loaded"
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

@@ -210,6 +210,8 @@ def _write_settings(writer: gguf.GGUFWriter, family: str, more: dict[str, Any]) 
             writer.add_uint32(name, value)
         elif isinstance(value, float):
             writer.add_float32(name, value)
+        elif isinstance(value, list):
+            writer.add_array(name, value)
         else:
             writer.add_string(name, value)
 

@@ -96,8 +96,9 @@ def test_a_wrong_path_is_refused_loudly(tmp_path: Path, monkeypatch: pytest.Monk
         blas.preload_blas()
     libm = next(w for w in Path("/proc/self/maps").read_text().split() if "libm.so" in w)
     monkeypatch.setenv(blas.ENVIRONMENT_VARIABLE, libm)
-    with pytest.raises(ModelLoadError, match="does not export 'cblas_sgemm'"):
+    with pytest.raises(ModelLoadError, match="does not export 'cblas_sgemm'") as caught:
         blas.preload_blas()
+    assert caught.value.model == libm
 
 
 @on_linux

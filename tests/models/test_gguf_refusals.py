@@ -22,6 +22,7 @@ def refused(path: Path, said: str) -> None:
     with pytest.raises(ModelLoadError, match=said) as caught:
         resolve(path)
     assert path.name in str(caught.value) or "Tensor" in str(caught.value)
+    assert caught.value.model in (str(path), path.name)
     after = set(cache_root().iterdir()) if cache_root().is_dir() else set()
     assert {p for p in after - before if p.name != "hashes.json"} == set()
 
@@ -95,11 +96,41 @@ def test_one_part_of_several(tmp_path: Path) -> None:
         ("llama", {"{arch}.rope.scaling.type": "longrope", "{arch}.rope.scaling.factor": 2.0}, "'longrope'"),
         ("qwen2", {"{arch}.rope.scaling.type": "yarn", "{arch}.rope.scaling.factor": 4.0}, "original context length"),
         ("llama", {"tokenizer.ggml.padding_token_id": 100_000}, "outside the vocabulary"),
+        ("llama", {"{arch}.attention.head_count_kv": [2, 2]}, r"'llama\.attention\.head_count_kv' holds a list of 2"),
+        ("llama", {"{arch}.feed_forward_length": [64, 64]}, r"'llama\.feed_forward_length' holds a list of 2"),
+        ("qwen2", {"{arch}.attention.head_count": "four"}, r"'qwen2\.attention\.head_count' holds 'four'"),
+        ("llama", {"{arch}.attention.head_count": 0}, "head_count' holds 0, and one whole number from 1"),
+        ("llama", {"{arch}.block_count": True}, "block_count' holds True"),
+        ("llama", {"{arch}.context_length": 1.5}, "context_length' holds 1.5"),
+        ("gemma3", {"{arch}.attention.sliding_window": [16, 16]}, "sliding_window' holds a list"),
+        ("gemma3", {"{arch}.rope.freq_base": [1.0, 2.0]}, "freq_base' holds a list of 2"),
+        ("llama", {"{arch}.rope.freq_base": float("nan")}, "freq_base' holds nan, and one number"),
+        ("llama", {"{arch}.rope.scaling.factor": "two"}, "factor' holds 'two'"),
+        ("llama", {"tokenizer.ggml.padding_token_id": [1, 2]}, "padding_token_id' holds a list of 2"),
+        ("llama", {"split.count": "many"}, "split.count' holds 'many'"),
+        ("llama", {"{arch}.attention.head_count": 7, "{arch}.attention.key_length": 16}, "contradicts itself"),
     ],
 )
 def test_what_is_not_understood_is_refused(family: str, metadata: dict[str, Any], said: str, tmp_path: Path) -> None:
     write_small(tmp_path / "odd.gguf", family, metadata=metadata)
     refused(tmp_path / "odd.gguf", said)
+
+
+@pytest.mark.parametrize(("key", "value"), [("tokens", [1, 2, 3]), ("token_type", ["a", "b"]), ("merges", [1, 2])])
+def test_a_vocabulary_of_something_else_is_named(
+    key: str, value: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import gguf
+
+    written: Any = gguf.GGUFWriter.add_array
+    name = f"tokenizer.ggml.{key}"
+
+    def add(writer: Any, key: str, given: Any) -> None:
+        written(writer, key, value if key == name else given)
+
+    monkeypatch.setattr(gguf.GGUFWriter, "add_array", add)
+    write_small(tmp_path / "odd.gguf", "llama")
+    refused(tmp_path / "odd.gguf", f"'{name}' holds a list")
 
 
 def test_a_tensor_that_nobody_knows(tmp_path: Path) -> None:

@@ -268,6 +268,15 @@ def test_a_missing_decoder_is_chosen_from_the_vocabulary(tmp_path: Path) -> None
     assert tokenizer.decode(tokenizer.encode("the fox, über\nall")) == "the fox, über\nall"
 
 
+def test_an_error_that_knows_only_a_part_says_which_model_it_is_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = small("llama")
+    monkeypatch.setattr(type(model), "named_modules", lambda _model: [])
+    model.args.vocab_size = None
+    with pytest.raises(ModelLoadError, match="how many tokens") as caught:
+        describe_loaded(model, tokenizer, name="mine")
+    assert caught.value.model == "mine"
+
+
 def test_headers_are_read_as_the_library_reads_them(tmp_path: Path) -> None:
     write_quantised_folder(tmp_path / "m")
     ours = read_header(tmp_path / "m" / "model.safetensors")

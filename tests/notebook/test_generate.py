@@ -201,7 +201,7 @@ def test_without_a_model_the_default_is_loaded_and_that_is_said(
 def test_nothing_is_downloaded_that_nobody_named(
     loaded: InteractiveShell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(find_gateway, "list_models", list)
+    monkeypatch.setattr(find_gateway, "model_names", list)
     result = run(loaded, "%%mlxgen\nhi")
     assert type(result.error_in_exec) is UsageError
     assert "%mlxload smollm2 fetches it" in capsys.readouterr().err

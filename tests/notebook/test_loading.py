@@ -11,7 +11,7 @@ import pytest
 from IPython.core.error import UsageError
 
 from mlx_notebook.engine.backend import ScriptedBackend, scripted_texts
-from mlx_notebook.errors import ModelNotFound, OverBudget
+from mlx_notebook.errors import ModelLoadError, ModelNotFound, OverBudget
 from mlx_notebook.gateway import gateway as gateway_module
 from mlx_notebook.gateway.gateway import Gateway
 from mlx_notebook.gateway.loading import ModelFacts
@@ -24,7 +24,8 @@ from mlx_notebook.notebook.loading import LoadBar
 from tests.notebook.conftest import WORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 
@@ -49,6 +50,9 @@ class Toys:
         if model == "nowhere":
             raise ModelNotFound("No model is known as 'nowhere'.", name=model)
 
+    def check(self, leaving: Sequence[Gateway]) -> None:
+        assert not any(gateway.closed for gateway in leaving)
+
     def load(self, model: str) -> Callable[[Loading], tuple[ScriptedBackend, ModelFacts]]:
         def load(loading: Loading) -> tuple[ScriptedBackend, ModelFacts]:
             self.loads.append(model)
@@ -72,6 +76,7 @@ def toys(loaded: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> Toys:
 
     monkeypatch.setattr(gateway_module, "Gateway", ToyGateway)
     monkeypatch.setattr(loading, "resolve", made.resolve)
+    monkeypatch.setattr(loading, "NamedModel", lambda *_how: made)
     monkeypatch.setattr(blas, "preload_blas", lambda: BlasStatus("not-needed"))
     return made
 
@@ -135,6 +140,23 @@ def test_replace_closes_the_old_one_first(loaded: InteractiveShell, toys: Toys) 
     run(loaded, "%mlxload fox --replace")
     assert seen == [True]
     assert list(registry.gateways()) == ["fox"]
+
+
+def test_replace_with_what_cannot_be_loaded_leaves_the_old_one(
+    loaded: InteractiveShell,
+    scripted: Callable[..., Gateway],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(blas, "preload_blas", lambda: BlasStatus("not-needed"))
+    old = scripted(name="fox")
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    result = run(loaded, f"%mlxload {tmp_path} --name fox --replace")
+    assert type(result.error_in_exec) is ModelLoadError
+    assert "holds no tokenizer" in capsys.readouterr().out
+    assert not old.closed
+    assert old.generate("abc", max_tokens=2).generated_tokens == 2
 
 
 @pytest.mark.usefixtures("toys")

@@ -47,6 +47,22 @@ def test_without_text_no_word_is_in_the_file(gateway: Gateway, tmp_path: Path) -
     assert not mn.load_trace(tmp_path / "run.json").with_text
 
 
+def test_no_option_of_any_name_takes_a_users_words_along(gateway: Gateway, tmp_path: Path) -> None:
+    numbers = {"max_tokens": 7, "temperature": 0.5, "logit_bias": {5: 1.5}, "raw": True, "deadline": None, "top_k": 0}
+    asked = gateway.submit("x", max_tokens=2)
+    held = asked.options
+    words = {name: WORDS for name in held if name not in numbers}
+    nested = {"stop": [WORDS], "choices": [["a"], WORDS], "json_schema": {"properties": {WORDS: 1}}, "regex": WORDS}
+    asked.result()
+    asked._options = {**words, **nested, **numbers}
+    kept = mn.load_trace(gateway.save_trace(tmp_path / "run.json")).about[asked.id].options
+    assert WORDS not in (tmp_path / "run.json").read_text()
+    assert kept.keys() == numbers.keys()
+    with_words = mn.load_trace(gateway.save_trace(tmp_path / "all.json", text=True)).about[asked.id].options
+    assert with_words["regex"] == WORDS
+    asked._options = held
+
+
 def test_a_compressed_file_is_the_same_each_time(trace: Trace, tmp_path: Path) -> None:
     assert trace.save(tmp_path / "a.gz").read_bytes() == trace.save(tmp_path / "b.gz").read_bytes()
 
