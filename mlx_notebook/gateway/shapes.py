@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mlx_notebook.core.grammar import GrammarKind
@@ -84,9 +85,9 @@ def _value_of(spec: GrammarSpec, text: str, model_class: Any) -> Parsed:
     if spec.kind is not GrammarKind.JSON_SCHEMA:
         return Parsed(text)
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_float=_finite)
     except ValueError as error:
-        return Parsed(error=f"no JSON: {error}")
+        return Parsed(error=f"no JSON that Python can hold: {error}")
     if model_class is None:
         return Parsed(value)
     try:
@@ -94,6 +95,13 @@ def _value_of(spec: GrammarSpec, text: str, model_class: Any) -> Parsed:
     except Exception as error:  # noqa: BLE001 - a validator is the user's code, and may raise anything
         shown = " ".join(str(error).split())
         return Parsed(error=f"{model_class.__name__} refused it: {shown[:SHOWN]}")
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if math.isinf(value):
+        raise ValueError(f"the number {number[:40]} is too large")
+    return value
 
 
 def _choice(choices: list[str], text: str) -> str:

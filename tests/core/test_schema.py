@@ -281,6 +281,15 @@ def test_columns_follow_references_enums_and_what_may_be_null() -> None:
     assert columns_of({"$ref": "#"}) == {}
 
 
+def test_columns_of_choices_that_lead_back_or_branch_without_measure_may_be_anything() -> None:
+    circle: dict[str, Any] = {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "null"}]}
+    branching = {f"d{at}": {"anyOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 4} for at in range(40)}
+    long = {f"l{at}": {"anyOf": [{"$ref": f"#/$defs/l{at + 1}"}]} for at in range(5000)}
+    whole = {"$defs": {"a": circle, **branching, "d40": {"type": "integer"}, **long, "l5000": {"type": "integer"}}}
+    columns = columns_of({**whole, "properties": {at: {"$ref": f"#/$defs/{at}"} for at in ("a", "d0", "l0")}})
+    assert {name: kind.name for name, kind in columns.items()} == {"a": "object", "d0": "integer", "l0": "object"}
+
+
 @pytest.mark.parametrize(
     ("grammar", "found"),
     [
