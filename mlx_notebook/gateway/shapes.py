@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mlx_notebook.core.grammar import GrammarKind
 from mlx_notebook.core.placement import Reason, resolve
 from mlx_notebook.core.rows import FinishDetail, FinishReason
+from mlx_notebook.core.unenforced import unenforced
 from mlx_notebook.errors import GrammarError, UnsupportedRequest
 
 if TYPE_CHECKING:
@@ -49,9 +51,17 @@ def _unsupported(spec: GrammarSpec, why: str) -> UnsupportedRequest:
 
 
 def placement_of(request: Request, capabilities: Capabilities, epoch: int) -> Placement:
-    """Where a request goes, with what the compiler of its grammar had to say."""
+    """Where a request goes, with what the compiler of its grammar had to say, and what it left unsaid."""
+    spec = request.shape.grammar
     notes = () if request.compiled is None else request.compiled.notes
+    if spec is not None and spec.kind is GrammarKind.JSON_SCHEMA:
+        notes += _left_unsaid(spec)
     return resolve(request.shape, capabilities, epoch, notes)
+
+
+@lru_cache(maxsize=64)
+def _left_unsaid(spec: GrammarSpec) -> tuple[Reason, ...]:
+    return unenforced(spec.value)
 
 
 class Parsed(NamedTuple):

@@ -198,6 +198,14 @@ def test_what_is_not_enforced_stands_in_the_placement(gateway: Gateway) -> None:
         gateway.submit("a", json_schema={"type": "array"}, placement=placement)
 
 
+def test_what_the_compiler_leaves_unsaid_stands_there_too(gateway: Gateway) -> None:
+    schema = {"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 2}
+    for placement in (gateway.place("a", json_schema=schema), gateway.submit("a", json_schema=schema).placement):
+        assert [(r.code, r.text) for r in placement.reasons] == [
+            ("grammar-unenforced", "json_schema: minProperties at the top counts a name again that is written again.")
+        ]
+
+
 def test_a_backend_without_a_tokenizer_says_so(gateway_of: Callable[..., Gateway]) -> None:
     with pytest.raises(UnsupportedRequest, match=r"json_schema: .* no tokenizer") as caught:
         gateway_of().submit("a", json_schema={})
