@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mlx_notebook.core.schema_tree import target_of
+
 if TYPE_CHECKING:
-    from mlx_notebook.core.schema import Schema
+    from mlx_notebook.core.schema_tree import Schema
 
 MOST_HOPS = 20
+MOST_NESTED = 50
+"""How deep choices may stand in choices before their values may be anything."""
+
 _PLAIN = ("integer", "number", "boolean", "string")
 
 
@@ -26,23 +31,37 @@ def columns_of(schema: Schema) -> dict[str, ColumnKind]:
     properties = top.get("properties") if isinstance(top, dict) else None
     if not isinstance(properties, dict):
         return {}
-    return {name: _kind(schema, one) for name, one in properties.items()}
+    reading = _Kinds(schema)
+    return {name: reading.of(one) for name, one in properties.items()}
 
 
-def _kind(root: Schema, schema: Any) -> ColumnKind:
-    node = _resolved(root, schema)
-    if not isinstance(node, dict):
-        return ColumnKind("object")
-    branches = node.get("anyOf", node.get("oneOf"))
-    if isinstance(branches, list):
-        kinds = {_kind(root, one) for one in branches if not _is_null(root, one)}
-        return kinds.pop() if len(kinds) == 1 else ColumnKind("object")
-    values = [node["const"]] if "const" in node else node.get("enum")
-    if isinstance(values, list):
-        return _kind_of_values([value for value in values if value is not None])
-    types = node.get("type")
-    listed = [one for one in (types if isinstance(types, list) else [types]) if one != "null"]
-    return ColumnKind(listed[0]) if len(listed) == 1 and listed[0] in _PLAIN else ColumnKind("object")
+class _Kinds:
+    """The kinds of a schema's values, each found once; a choice that leads back to itself may be anything."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._found: dict[int, ColumnKind] = {}
+
+    def of(self, schema: Any, depth: int = 0) -> ColumnKind:
+        node = _resolved(self._root, schema)
+        if not isinstance(node, dict) or depth > MOST_NESTED:
+            return ColumnKind("object")
+        if id(node) not in self._found:
+            self._found[id(node)] = ColumnKind("object")  # holds while it is being found
+            self._found[id(node)] = self._read(node, depth)
+        return self._found[id(node)]
+
+    def _read(self, node: dict[str, Any], depth: int) -> ColumnKind:
+        branches = node.get("anyOf", node.get("oneOf"))
+        if isinstance(branches, list):
+            kinds = {self.of(one, depth + 1) for one in branches if not _is_null(self._root, one)}
+            return kinds.pop() if len(kinds) == 1 else ColumnKind("object")
+        values = [node["const"]] if "const" in node else node.get("enum")
+        if isinstance(values, list):
+            return _kind_of_values([value for value in values if value is not None])
+        types = node.get("type")
+        listed = [one for one in (types if isinstance(types, list) else [types]) if one != "null"]
+        return ColumnKind(listed[0]) if len(listed) == 1 and listed[0] in _PLAIN else ColumnKind("object")
 
 
 def _kind_of_values(values: list[Any]) -> ColumnKind:
@@ -69,8 +88,5 @@ def _resolved(root: Schema, schema: Any) -> Any:
         target = node.get("$ref") if isinstance(node, dict) else None
         if not isinstance(target, str) or not target.startswith("#"):
             return node
-        node = root
-        for piece in target[1:].split("/")[1:]:
-            key = piece.replace("~1", "/").replace("~0", "~")
-            node = node.get(key) if isinstance(node, dict) else None
+        node = target_of(root, target)
     return node

@@ -66,10 +66,10 @@ def check_json_schema(name: str, value: Any) -> GrammarSpec:
 
     Raises:
         TypeError: it is none of these, or holds something that JSON has no word for.
-        GrammarError: the text is no JSON, or the schema is too large or too deep.
+        GrammarError: the text is no JSON, the class has no schema, or the schema is too large or too deep.
     """
     if is_model_class(value):
-        value = value.model_json_schema()
+        value = _schema_of(name, value)
     elif isinstance(value, str):
         value = _parsed(name, value)
     if not isinstance(value, Mapping | bool):
@@ -78,6 +78,15 @@ def check_json_schema(name: str, value: Any) -> GrammarSpec:
     text = json.dumps(plain, ensure_ascii=False)
     _check_text(name, text, MAX_SOURCE)
     return GrammarSpec(GrammarKind.JSON_SCHEMA, text)
+
+
+def _schema_of(name: str, model_class: Any) -> Any:
+    try:
+        return model_class.model_json_schema()
+    except Exception as error:  # noqa: BLE001 - the class's own code, and what JSON has no word for, may raise anything
+        said = " ".join(str(error).split("For further information")[0].split())
+        text = f"{name}: no JSON schema can be made of {model_class.__name__}: {said}"
+        raise GrammarError(text, option=name) from None
 
 
 def check_regex(name: str, value: Any) -> GrammarSpec:

@@ -1,48 +1,44 @@
 """Reading a Lark grammar for one thing that its compiler does not say: whether any finite text satisfies it.
 
 Rules are found by their names, and each alternative by what it needs. Whatever is not understood counts as something
-that ends, so that nothing is refused by mistake.
+that ends, so that nothing is refused by mistake. All of it takes time linear in the text.
 """
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+from mlx_notebook.core.gates import Gates
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 _TOKEN = re.compile(
     r"""
     (?P<skip>//[^\n]*|\#[^\n]*|[ \t\r]+)
     |(?P<newline>\n)
-    |(?P<leaf>"(?:\\.|[^"\\\n])*"i?|/(?:\\.|[^/\\\n])+/[a-z]*|<[^>\n]*>|%[a-z]+)
+    |(?P<leaf>"(?:\\.|[^"\\\n])*+(?:"i?)?|/(?:\\.|[^/\\\n])*+(?:/[a-z]*)?|<[^>\n]*+>?|%[a-z]+)
     |(?P<name>[?!]?[A-Za-z_][A-Za-z0-9_\-]*)
     |(?P<mark>[()\[\]|:?*+~,.=&{}]|->|[0-9]+|.)
     """,
     re.VERBOSE,
 )
 
-Alternatives = list[set[str]]
-"""For each way through, the rules that it needs."""
+# What is opened and not closed is one leaf to the end of its line: looking for the end anew behind each of many such
+# marks would take for ever.
 
 
 def endless_rule(text: str) -> tuple[str, int] | None:
     """The first rule that `start` needs and that no finite text satisfies, with its line; None if there is none."""
     if "%json" in text or "%lark" in text or "%llguidance" in text:  # grammars inside grammars are the compiler's alone
         return None
-    definitions = _definitions(text)
-    needs = {name: _Reader(tokens).alternatives() for name, (_, tokens) in definitions.items()}
-    ends: set[str] = set()
-    while True:
-        more = {
-            name
-            for name, ways in needs.items()
-            if name not in ends and any(all(one in ends or one not in needs for one in way) for way in ways)
-        }
-        if not more:
-            break
-        ends |= more
-    if "start" not in needs or "start" in ends:
+    rules = _Rules(_definitions(text))
+    ends = rules.gates.least()
+    if "start" not in rules.gate_of or ends[rules.gate_of["start"]]:
         return None
-    guilty = next((name for name in needs if name not in ends and any(name in way for way in needs[name])), "start")
-    return guilty, definitions[guilty][0]
+    guilty = next((name for name in rules.needed(ends) if rules.needs_itself(name, ends)), "start")
+    return guilty, rules.line_of[guilty]
 
 
 def _definitions(text: str) -> dict[str, tuple[int, list[str]]]:
@@ -96,50 +92,63 @@ def _colon_after(pieces: list[tuple[str, str, int]], at: int) -> int | None:
     return None
 
 
-class _Reader:
-    """Reads one body; `.` stands for any leaf."""
+class _Rules:
+    """A grammar's rules as gates: a rule ends when one of its alternatives does, that when all of its parts do."""
 
-    def __init__(self, words: list[str]) -> None:
-        self._words = words
-        self._at = 0
+    def __init__(self, definitions: dict[str, tuple[int, list[str]]]) -> None:
+        self.gates = Gates()
+        self.gate_of = {name: self.gates.new() for name in definitions}
+        self.line_of = {name: line for name, (line, _) in definitions.items()}
+        self._rules = set(self.gate_of.values())
+        for name, (_, words) in definitions.items():
+            self._read(self.gate_of[name], words)
 
-    def alternatives(self) -> Alternatives:
-        """What each alternative needs, up to a closing bracket."""
-        ways: Alternatives = [set()]
-        while self._at < len(self._words):
-            word = self._words[self._at]
-            if word in (")", "]"):
-                break
-            self._at += 1
+    def needed(self, ends: list[bool]) -> list[str]:
+        """The rules that keep `start` from ending, in the grammar's order."""
+        seen = self._below(self.gate_of["start"], ends)
+        return [name for name, gate in self.gate_of.items() if gate in seen or name == "start"]
+
+    def needs_itself(self, name: str, ends: list[bool]) -> bool:
+        """Whether it is a rule's own body that keeps it from ending."""
+        gate = self.gate_of[name]
+        return gate in self._below(gate, ends, until=self._rules)
+
+    def _below(self, top: int, ends: list[bool], until: Collection[int] = ()) -> set[int]:
+        """What keeps a gate from ending, without what is below `until`."""
+        seen: set[int] = set()
+        waiting = [top]
+        while waiting:
+            further = [one for one in self.gates.inputs[waiting.pop()] if not ends[one] and one not in seen]
+            seen.update(further)
+            waiting += [one for one in further if one not in until]
+        return seen
+
+    def _read(self, rule: int, words: list[str]) -> None:
+        """Set a rule's gate by its body."""
+        ways: list[list[int]] = [[]]
+        outside: list[tuple[str, list[list[int]]]] = []  # what each bracket that is open now stands in
+        at = 0
+        while at < len(words):
+            word = words[at]
+            at += 1
+            item: int | None = None
             if word == "|":
-                ways.append(set())
+                ways.append([])
             elif word == "->":
-                self._at += 1
-            else:
-                self._item(word, ways)
-        return ways
-
-    def _item(self, word: str, ways: Alternatives) -> None:
-        inner: Alternatives = [set()]
-        if word in ("(", "["):
-            inner = self.alternatives()
-            self._at += 1
-        elif re.fullmatch(r"[?!]?[A-Za-z_][\w\-]*", word):
-            inner = [{word.lstrip("?!")}]
-        if word == "[" or self._may_be_missing():
-            inner = [set()]
-        # Of a group's own alternatives the one with the least needs counts; more than one at once stays undecided.
-        ways[-1] |= min(inner, key=len) if len(inner) == 1 or any(not way for way in inner) else _either(inner, ways)
-
-    def _may_be_missing(self) -> bool:
-        rest = self._words[self._at : self._at + 3]
-        return bool(rest) and (rest[0] in ("?", "*") or rest[:2] in (["~", "0"], ["{", "0"], ["{", ","]))
+                at += 1
+            elif word in ("(", "["):
+                outside.append((word, ways))
+                ways = [[]]
+            elif word in (")", "]") and outside:
+                opened, around = outside.pop()
+                item = self.gates.some([self.gates.all(way) for way in ways]) if opened == "(" else None
+                ways = around
+            elif word.lstrip("?!") in self.gate_of:
+                item = self.gate_of[word.lstrip("?!")]
+            if item is not None and not _may_be_missing(words[at : at + 3]):
+                ways[-1].append(item)
+        self.gates.set(rule, [self.gates.all(way) for way in ways], 1)
 
 
-def _either(inner: Alternatives, ways: Alternatives) -> set[str]:
-    """Split the way so far, one for each alternative of a group; with very many of them, need nothing."""
-    if len(ways) > 200:
-        return set()
-    so_far = ways[-1]
-    ways[-1:] = [so_far | way for way in inner[1:]] + [set(so_far)]
-    return inner[0]
+def _may_be_missing(rest: list[str]) -> bool:
+    return bool(rest) and (rest[0] in ("?", "*") or rest[:2] in (["~", "0"], ["{", "0"], ["{", ","]))

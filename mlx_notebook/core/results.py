@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -64,13 +65,17 @@ class Result:
     undecided: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain values (the placement as a dictionary), ready for JSON."""
+        """The fields as plain values (the placement as a dictionary), ready for JSON.
+
+        A pydantic object is the dictionary that it dumps under its aliases. What the class reads under one name and
+        dumps under another is there under both, as the columns of a frame are named by the schema.
+        """
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         values["token_ids"] = list(self.token_ids)
         values["placement"] = self.placement.to_dict()
         dump = getattr(self.parsed, "model_dump", None)  # a pydantic object's
         if callable(dump):
-            values["parsed"] = dump(mode="json")
+            values["parsed"] = _under_all_names(dump(mode="json", by_alias=True), json.loads(self.text))
         if self.probabilities is not None:
             values["probabilities"] = dict(self.probabilities)
         if self.logprobs is not None:
@@ -82,3 +87,9 @@ class Result:
 
     def __str__(self) -> str:
         return self.text
+
+
+def _under_all_names(dumped: Any, written: Any) -> Any:
+    if isinstance(dumped, dict) and isinstance(written, dict):
+        return {**dumped, **{name: value for name, value in written.items() if name not in dumped}}
+    return dumped

@@ -236,6 +236,9 @@ class Gateway(FanOut, Observed, Viewed, PlannedForGateways):
     ) -> Any:
         """Queue a request and return its Handle at once; `n > 1` or a list of prompts gives Handles.
 
+        With a shape it returns when that is compiled, after 5 seconds at the latest; a model's first shape also waits
+        for its vocabulary to be read.
+
         Args:
             prompt: text (put into the chat template where there is one, unless `raw=True`), a list of
                 messages (`role`, `content`), or a list of token ids; or a list of such prompts.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mlx_notebook.core.grammar import GrammarKind
 from mlx_notebook.core.placement import Reason, resolve
 from mlx_notebook.core.rows import FinishDetail, FinishReason
+from mlx_notebook.core.unenforced import unenforced
 from mlx_notebook.errors import GrammarError, UnsupportedRequest
 
 if TYPE_CHECKING:
@@ -48,14 +51,22 @@ def _unsupported(spec: GrammarSpec, why: str) -> UnsupportedRequest:
 
 
 def placement_of(request: Request, capabilities: Capabilities, epoch: int, *, cache_bytes: int) -> Placement:
-    """Where a request goes, with what the compiler of its grammar had to say.
+    """Where a request goes, with what the compiler of its grammar had to say, and what it left unsaid.
 
     Args:
         cache_bytes: what the gateway's prompt cache may take, 0 for none.
     """
+    spec = request.shape.grammar
     notes = () if request.compiled is None else request.compiled.notes
+    if spec is not None and spec.kind is GrammarKind.JSON_SCHEMA:
+        notes += _left_unsaid(spec)
     off = "prompt_cache=0" if not cache_bytes else "cache_prompt=False" if not request.cache_prompt else None
     return resolve(request.shape, capabilities, epoch, notes, cache_off=off)
+
+
+@lru_cache(maxsize=64)
+def _left_unsaid(spec: GrammarSpec) -> tuple[Reason, ...]:
+    return unenforced(spec.value)
 
 
 class Parsed(NamedTuple):
@@ -89,9 +100,9 @@ def _value_of(spec: GrammarSpec, text: str, model_class: Any) -> Parsed:
     if spec.kind is not GrammarKind.JSON_SCHEMA:
         return Parsed(text)
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_float=_finite)
     except ValueError as error:
-        return Parsed(error=f"no JSON: {error}")
+        return Parsed(error=f"no JSON that Python can hold: {error}")
     if model_class is None:
         return Parsed(value)
     try:
@@ -99,6 +110,13 @@ def _value_of(spec: GrammarSpec, text: str, model_class: Any) -> Parsed:
     except Exception as error:  # noqa: BLE001 - a validator is the user's code, and may raise anything
         shown = " ".join(str(error).split())
         return Parsed(error=f"{model_class.__name__} refused it: {shown[:SHOWN]}")
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if math.isinf(value):
+        raise ValueError(f"the number {number[:40]} is too large")
+    return value
 
 
 def _choice(choices: list[str], text: str) -> str:

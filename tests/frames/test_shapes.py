@@ -81,6 +81,19 @@ def test_a_pydantic_class_is_plain_values_in_a_frame(gw: Gateway) -> None:
     assert [str(frame[name].dtype) for name in ("kind", "flag")] == ["category", "boolean"]
 
 
+def test_names_that_a_pydantic_class_reads_and_writes_are_those_of_the_columns(gw: Gateway) -> None:
+    class Row(pydantic.BaseModel):
+        kind: Literal["ab", "cd"] = pydantic.Field(alias="Kind")
+        flag: bool = pydantic.Field(validation_alias="read", serialization_alias="written")
+        size: int = pydantic.Field(default=3, ge=3, le=3)
+
+    frame = gw.map(DATA, "the {animal}", json_schema=Row, expand=True, progress=False)
+    assert frame.error.isna().all()
+    assert frame[["Kind", "read", "size"]].notna().all(axis=None)
+    assert [str(frame[name].dtype) for name in ("Kind", "read", "size")] == ["category", "boolean", "Int64"]
+    assert frame.Kind.tolist() == [value["Kind"] for value in frame.parsed]
+
+
 def test_choices_are_a_categorical_column_with_probabilities(gw: Gateway) -> None:
     frame = gw.map(DATA, "the {animal}", choices=["yes", "no"], logprobs=True, progress=False)
     assert frame.choice.cat.categories.tolist() == ["yes", "no"]
@@ -122,6 +135,46 @@ def test_an_earlier_run_is_gone_on_with_from_its_file_and_from_its_frame(
     pd.testing.assert_frame_equal(from_file[columns], whole[columns])
     from_frame = gw.map(DATA, "the {animal}", resume=whole.iloc[[2, 0]], **same)
     pd.testing.assert_frame_equal(from_frame[columns], whole[columns])
+
+
+HARD_NAMES = (
+    "choice", "reasoning", "probabilities", "undecided", "parsed", "parse_error", "text", "seed", "error", "sample",
+    "parsed.text", "parsed.choice", "p_ab",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("names", [HARD_NAMES, HARD_NAMES[::-1]])
+def test_properties_called_like_our_columns_are_neither_lost_nor_taken_for_them(
+    gw: Gateway, tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    each = {name: {"enum": [f"{name} ab", f"{name} cd"]} for name in names}
+    schema = {"type": "object", "properties": each, "required": list(names)}
+    path = tmp_path / "answers.jsonl"
+    same: dict[str, Any] = {
+        "json_schema": schema,
+        "expand": True,
+        "seed": 4,
+        "temperature": 1.0,
+        "progress": False,
+        "max_tokens": 900,
+    }
+    whole = gw.map(DATA, "the {animal}", save=path, **same)
+    assert whole.parse_error.isna().all()
+    for name in names:
+        assert sum(whole[c].tolist() == [value[name] for value in whole.parsed] for c in whole) == 1
+    assert {"parsed.choice", "parsed.reasoning", "parsed.probabilities", "parsed.sample"} <= set(whole)
+    columns = [name for name in whole if not str(name).endswith("_ms") and name != "cached_tokens"]
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
+    pd.testing.assert_frame_equal(gw.map(DATA, "the {animal}", resume=path, **same)[columns], whole[columns])
+    again = gw.map(DATA, "the {animal}", resume=whole.iloc[[2, 0]], **same)
+    pd.testing.assert_frame_equal(again[columns], whole[columns])
+
+
+def test_a_column_that_the_user_added_is_not_taken_for_the_choice(gw: Gateway) -> None:
+    same: dict[str, Any] = {"json_schema": SCHEMA, "seed": 4, "progress": False}
+    whole = gw.map(DATA, "the {animal}", **same)
+    again = gw.map(DATA, "the {animal}", resume=whole.iloc[:2].assign(choice=["mine", "too"]), **same)
+    assert again.parsed.tolist() == whole.parsed.tolist()
 
 
 @pytest.mark.parametrize(

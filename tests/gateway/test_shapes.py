@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable  # noqa: TC003 - pydantic reads it
 from typing import TYPE_CHECKING, Any, Literal
 
 import pydantic
 import pytest
 
+from mlx_notebook.core.grammar import check_json_schema
+from mlx_notebook.core.rows import FinishDetail, FinishReason
 from mlx_notebook.engine import matcher as matchers
 from mlx_notebook.errors import Cancelled, GrammarError, PlacementMismatch, RowFailed, UnsupportedRequest
 from mlx_notebook.gateway.gateway import Gateway
 from mlx_notebook.gateway.lease import device_lease
+from mlx_notebook.gateway.shapes import parse_answer
 from tests.gateway.fakes import wait_for
 from tests.small_models import small
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 
 class Pair(pydantic.BaseModel):
@@ -146,6 +150,18 @@ def test_a_prompt_is_reused_under_any_shape(gateway: Gateway) -> None:
     assert gateway.generate(prompt, json_schema=SCHEMA, cache_prompt=False).text == first.text
 
 
+def test_a_number_that_python_has_no_room_for_is_a_parse_error() -> None:
+    spec = check_json_schema("json_schema", {"type": "number"})
+    for text in ("1e999", "-1e999"):
+        found = parse_answer(spec, text, FinishReason.STOP, FinishDetail.EOS, max_tokens=9)
+        assert found == (None, f"no JSON that Python can hold: the number {text} is too large")
+    assert parse_answer(spec, "1e30", FinishReason.STOP, FinishDetail.EOS, max_tokens=9).value == 1e30
+
+
+class NoWordFor(pydantic.BaseModel):
+    f: Callable[[int], int]
+
+
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"json_schema": {"type": "x"}}, GrammarError, "json_schema at the top: it cannot be used: Invalid type: x"),
     ({"regex": "("}, GrammarError, "regex at column 1"),
@@ -153,6 +169,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"choices": []}, GrammarError, "choices: there is none"),
     ({"choices": ["a"], "regex": "a"}, ValueError, "regex and choices: an answer has one shape"),
     ({"json_schema": 5}, TypeError, "json_schema"),
+    ({"json_schema": NoWordFor}, GrammarError, "json_schema: no JSON schema can be made of NoWordFor: .*Callable"),
     ({"response_format": {}}, TypeError, "did you mean 'json_schema'"),
 ]
 
@@ -179,6 +196,14 @@ def test_what_is_not_enforced_stands_in_the_placement(gateway: Gateway) -> None:
     assert gateway.submit("a", json_schema=schema, placement=placement).result().placement.reasons == placement.reasons
     with pytest.raises(PlacementMismatch):
         gateway.submit("a", json_schema={"type": "array"}, placement=placement)
+
+
+def test_what_the_compiler_leaves_unsaid_stands_there_too(gateway: Gateway) -> None:
+    schema = {"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 2}
+    for placement in (gateway.place("a", json_schema=schema), gateway.submit("a", json_schema=schema).placement):
+        assert [(r.code, r.text) for r in placement.reasons] == [
+            ("grammar-unenforced", "json_schema: minProperties at the top counts a name again that is written again.")
+        ]
 
 
 def test_a_backend_without_a_tokenizer_says_so(gateway_of: Callable[..., Gateway]) -> None:

@@ -11,6 +11,8 @@ from mlx_notebook.core.grammar import GrammarKind, GrammarSpec
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from pandas import DataFrame
+
     from mlx_notebook.core.options import ParsedOptions
     from mlx_notebook.gateway.frames.outcome import Outcome
 
@@ -34,7 +36,11 @@ class AnswerColumns:
     properties: Mapping[str, ColumnKind] | None = None
 
     def of(self, outcomes: Sequence[Outcome | None], taken: Collection[str]) -> dict[str, Any]:
-        """The columns, by name; a property whose name is `taken` is called `parsed.NAME`."""
+        """The columns, by name; a property whose name is `taken` is called `parsed.NAME`.
+
+        What is taken does not hang on which columns a run happens to have, so that a frame says by itself which are
+        the run's own and which are properties.
+        """
         import pandas as pd
 
         found: dict[str, Any] = {}
@@ -50,8 +56,10 @@ class AnswerColumns:
             found |= self._shares(outcomes)
         for name, kind_of in (self.properties or {}).items():
             column = [value.get(name) if isinstance(value, dict) else None for value in values]
-            free = name not in taken and name not in found
-            found[name if free else f"parsed.{name}"] = _typed(column, kind_of)
+            title = name
+            while title in taken or title in found:
+                title = f"parsed.{title}"
+            found[title] = _typed(column, kind_of)
         return found
 
     def _shares(self, outcomes: Sequence[Outcome | None]) -> dict[str, Any]:
@@ -64,6 +72,23 @@ class AnswerColumns:
         }
         undecided = [None if outcome is None else outcome.get("undecided") for outcome in outcomes]
         return {**columns, "undecided": pd.Series(undecided, dtype="float64")}
+
+
+def choices_in(frame: DataFrame) -> dict[str, list[Any]]:
+    """What a frame's columns of choices say of its outcomes, by the outcomes' names; empty where it has none."""
+    import pandas as pd
+
+    if "choice" not in frame.columns or not isinstance(frame["choice"].dtype, pd.CategoricalDtype):
+        return {}
+    choices = frame["choice"].cat.categories
+    found: dict[str, list[Any]] = {"parsed": frame["choice"].tolist()}
+    shares = [f"{PROBABILITY}{one}" for one in choices]
+    if shares and set(shares) <= set(frame.columns):
+        found["probabilities"] = [
+            None if any(map(pd.isna, row)) else dict(zip(choices, row, strict=True))
+            for row in frame[shares].to_numpy().tolist()
+        ]
+    return found
 
 
 def columns_for(common: ParsedOptions, own: Iterable[ParsedOptions], *, expand: Any) -> AnswerColumns:

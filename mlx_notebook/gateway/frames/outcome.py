@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.core.rows import FinishDetail, FinishReason
-from mlx_notebook.gateway.frames.answers import PROBABILITY, AnswerColumns
+from mlx_notebook.gateway.frames.answers import AnswerColumns, choices_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -79,7 +79,7 @@ def frame_of(
         columns[name] = pd.Series(list(values), dtype="int64" if name == "sample" else object)
     if answers is None:
         answers = AnswerColumns(parsed=any(o and ("parsed" in o or "parse_error" in o) for o in outcomes))
-    columns |= answers.of(outcomes, columns)
+    columns |= answers.of(outcomes, {*columns, *COLUMNS, *EXTRAS, "choice", "sample"})
     frame = pd.DataFrame(columns)
     frame.index = index
     return frame
@@ -91,22 +91,11 @@ def outcomes_in(frame: DataFrame) -> list[Outcome | None]:
     Raises:
         ValueError: it is no frame of ours: the missing columns are named.
     """
-    import pandas as pd
-
     missing = [name for name in COLUMNS if name not in frame.columns]
     if missing:
         raise ValueError(f"resume: this frame did not come from map(): it has no {', '.join(missing)}")
-    names = [name for name in (*COLUMNS, *EXTRAS) if name in frame.columns]
-    columns = {name: frame[name].tolist() for name in names}
-    if "choice" in frame.columns:
-        columns["parsed"] = frame["choice"].tolist()
-    shares = [f"{PROBABILITY}{one}" for one in frame["choice"].cat.categories] if "choice" in frame.columns else []
-    if shares and set(shares) <= set(frame.columns):
-        table = frame[shares].to_numpy().tolist()
-        columns["probabilities"] = [
-            None if any(map(pd.isna, row)) else dict(zip(frame["choice"].cat.categories, row, strict=True))
-            for row in table
-        ]
+    names = [name for name in (*COLUMNS, *EXTRAS) if name in frame.columns]  # a property never has such a name
+    columns = {name: frame[name].tolist() for name in names} | choices_in(frame)
     outcomes: list[Outcome | None] = []
     for row in zip(*columns.values(), strict=True):
         values = {name: None if _is_missing(value) else value for name, value in zip(columns, row, strict=True)}
