@@ -75,7 +75,7 @@ class MlxBackend:
 
     Raises:
         UnsupportedRequest: `deterministic` is asked for and can't be proven for this model here.
-        ModelLoadError: the model's layers can't be stored by the scheme.
+        ModelLoadError: the model's layers can't be stored by the scheme, or it can't read what is stored so.
     """
 
     def __init__(
@@ -286,10 +286,10 @@ class MlxBackend:
         model = self._model
         if deterministic:
             slots = -(-max_rows // PLACES) * PLACES
-            check_deterministic(model, slots)
-            return choose_store(model, slots)
+            check_deterministic(model, slots, self._scheme)
+            return choose_store(model, slots, scheme=self._scheme)
         # Quantised rows convert in caches of their own, which the pool would not leave them.
-        return choose_store(model, first=pools(model) if self._scheme.native else ())
+        return choose_store(model, first=pools(model) if self._scheme.native else (), scheme=self._scheme)
 
     def _row_for(self, request: Request) -> RowState:
         shape = request.shape
