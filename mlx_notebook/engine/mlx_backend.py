@@ -71,7 +71,7 @@ class MlxBackend:
         kv_scheme: how keys and values are stored.
         max_rows: rows that may decode together in deterministic mode; otherwise there is no limit here.
         deterministic: a row's bits never depend on its neighbours: the batch has a fixed number of places, also
-            for one row, and prompts go alone.
+            for one row, prompts go alone, and an answer that is read again goes token by token.
 
     Raises:
         UnsupportedRequest: `deterministic` is asked for and can't be proven for this model here.
@@ -109,6 +109,7 @@ class MlxBackend:
             self._let_go()
             raise
         self._store: Store = choice.store or RowsStore(model, waste=None)
+        self._deterministic = deterministic
         self._cohorts = choice.cohorts and not deterministic
         self._entries = PromptCache()
         together = choice.store is not None
@@ -314,8 +315,13 @@ class MlxBackend:
 
     def _feed(self, parts: Sequence[PrefillPart]) -> None:
         rows = [self._rows[part.row_id] for part in parts]
-        prefill.feed(self._store, [(row, prefill.body_of(row, part)) for row, part in zip(rows, parts, strict=True)])
-        self._convert(rows)
+        bodies = [(row, prefill.body_of(row, part)) for row, part in zip(rows, parts, strict=True)]
+        if self._deterministic:
+            for row, ids in bodies:
+                self._feed_as_at_first(row, ids)
+        else:
+            prefill.feed(self._store, bodies)
+            self._convert(rows)
         for row, part in zip(rows, parts, strict=True):
             if part.last and row.ready is not None:
                 row.remember_known()
@@ -329,6 +335,15 @@ class MlxBackend:
                 self._store.settle(row)
                 convert_due(row.cache, self._scheme)
                 row.converted = True
+
+    def _feed_as_at_first(self, row: RowState, ids: Sequence[int]) -> None:
+        """Of a row that starts over after a failed forward, the prompt is a chunk again and its answer steps."""
+        prompt = max(0, len(row.request.shape.prompt_ids) - 1 - row.fed)
+        prefill.feed(self._store, [(row, tuple(ids[:prompt]))])
+        self._convert([row])
+        for token_id in ids[prompt:]:
+            prefill.step_through(self._store, row, token_id)
+            self._convert([row])
 
     def _read_again(self, part: PrefillPart) -> None:
         """A forward over several rows failed and left them in between: this row starts over, by itself."""
