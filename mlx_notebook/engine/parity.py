@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import mlx.core as mx
 
 from mlx_notebook.core.kv_scheme import KVScheme
-from mlx_notebook.engine.kv.convert import convert_due
+from mlx_notebook.engine.kv.convert import convert_due, refusal
 from mlx_notebook.engine.stores.caches import arrays_of, make_caches
 from mlx_notebook.engine.stores.rows import WASTE, RowsStore
 from mlx_notebook.failure import as_text
@@ -75,12 +75,15 @@ def choose_store(
         model: its attention is routed to us.
         slots: places that the batch always has (deterministic mode): then only rows by themselves will do.
         first: makers of stores to try before the rows store, such as a pool where its kernel runs.
-        scheme: how rows store keys and values; `check_model` has found that it works for one.
+        scheme: how rows store keys and values.
+
+    Raises:
+        ModelLoadError: even a row alone cannot be computed with keys and values stored so.
     """
     ways = [KVScheme()]
     if scheme is not None and not scheme.native:
         ways.append(replace(scheme, start=0))
-    alone = [[_alone(model, at, way) for at in range(len(PROMPTS))] for way in ways]
+    alone = [_each_alone(model, way) for way in ways]
     findings: list[str] = []
 
     def agrees(what: str, make: Callable[[], Store], *, cohorts: bool) -> bool:
@@ -118,6 +121,15 @@ def _chunks(at: int, scheme: KVScheme) -> list[tuple[int, ...]]:
 def _answer(at: int) -> tuple[int, ...]:
     """What is fed token by token."""
     return (PROMPTS[at][-1], *ANSWERS[at][:-1])
+
+
+def _each_alone(model: Any, scheme: KVScheme) -> list[list[mx.array]]:
+    try:
+        return [_alone(model, at, scheme) for at in range(len(PROMPTS))]
+    except Exception as error:
+        if scheme.native:
+            raise
+        raise refusal(model, scheme, error) from error
 
 
 def _alone(model: Any, at: int, scheme: KVScheme) -> list[mx.array]:

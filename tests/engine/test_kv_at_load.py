@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import mlx.core as mx
 import pytest
 
 from mlx_notebook.core.kv_scheme import KVScheme, LayerScheme
 from mlx_notebook.core.placement import Mechanism, resolve
 from mlx_notebook.core.request import RequestShape, SamplingOptions
+from mlx_notebook.engine.kv.convert import check_model
 from mlx_notebook.engine.mlx_backend import MlxBackend
 from mlx_notebook.errors import ModelLoadError
 from mlx_notebook.models.evaluate import evaluate_everything
@@ -18,8 +20,6 @@ from tests.small_models import CONTEXT, VOCAB, WINDOW, fill_with_noise, random_p
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import mlx.core as mx
 
 EIGHT = KVScheme(LayerScheme(8, 32))
 LATE = KVScheme(LayerScheme(4, 32), (), 64)
@@ -70,6 +70,33 @@ def test_a_model_that_cannot_read_quantised_rows_is_refused_at_load(
     words = rf"{build.__name__[1:]} can't be served .* in {bits} bits, groups of 32.*{said}.*kv='native'"
     with pytest.raises(ModelLoadError, match=words):
         on_thread(lambda: MlxBackend(*pair, kv_scheme=scheme))
+
+
+@pytest.mark.parametrize("build", [_gpt_oss, _gemma2, _deepseek_v3])
+def test_the_weights_need_not_be_there_to_find_out(build: Callable[[], Any]) -> None:
+    model = build()  # its weights are drawn when somebody needs them
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    with pytest.raises(ModelLoadError, match="quantised keys"):
+        check_model(model, EIGHT)
+    assert mx.get_peak_memory() <= before + 4096
+
+
+def test_what_only_computing_shows_is_refused_too() -> None:
+    model, tokenizer = wide("llama")
+
+    class FailsLate(Served):
+        """Builds a graph that cannot be computed once a row is quantised."""
+
+        def __call__(self, tokens: mx.array, cache: Any = None) -> Any:
+            logits = self.model(tokens, cache=cache)
+            if any(hasattr(one, "bits") for one in cache):
+                logits = logits + mx.linalg.inv(mx.zeros((2, 2)), stream=mx.cpu)[0, 0]
+            return logits
+
+    with pytest.raises(ModelLoadError, match="kv='native'"):
+        on_thread(lambda: MlxBackend(FailsLate(model), tokenizer, kv_scheme=EIGHT))
 
 
 class Served:

@@ -7,7 +7,6 @@ is). Layer after layer is evaluated, so that not all sources and results are hel
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
@@ -44,7 +43,9 @@ def as_stored(layer: int, cache: Any, scheme: KVScheme) -> Any:
 
 
 def check_model(model: Any, scheme: KVScheme) -> None:
-    """Raise unless this model's layers can be stored by this scheme, and read when they are. Runs a few tokens.
+    """Raise unless this model's layers can be stored by this scheme, and read when they are.
+
+    Shapes of a forward tell: nothing is evaluated, so that the model's weights need not be there yet.
 
     Raises:
         ModelLoadError: naming each layer that cannot, and why; or what the model said to quantised keys and values.
@@ -67,16 +68,23 @@ def check_model(model: Any, scheme: KVScheme) -> None:
 def _feed_converted(model: Any, caches: list[Any], scheme: KVScheme) -> None:
     """A chunk and a token over converted caches. A model whose attention is its own may know no triples."""
     try:
-        convert_due(caches, replace(scheme, start=0))
+        stored = [
+            as_stored(layer, cache, scheme) if isinstance(cache, CONVERTIBLE) and not cache.empty() else cache
+            for layer, cache in enumerate(caches)
+        ]
         for width in (2, 1):
-            mx.eval(model(mx.zeros((1, width), dtype=mx.int32), cache=caches))
+            model(mx.zeros((1, width), dtype=mx.int32), cache=stored)
     except Exception as error:
-        kind = type(model).__module__.rpartition(".")[2]
-        said = as_text(error)[0].partition("\n")[0]
-        raise ModelLoadError(
-            f"{kind} can't be served with quantised keys and values ({in_words(scheme)}): {said}."
-            " Load it with kv='native'."
-        ) from error
+        raise refusal(model, scheme, error) from error
+
+
+def refusal(model: Any, scheme: KVScheme, error: Exception) -> ModelLoadError:
+    """What a user is told of a model that raised this when it read quantised keys and values."""
+    kind = type(model).__module__.rpartition(".")[2]
+    said = as_text(error)[0].partition("\n")[0]
+    return ModelLoadError(
+        f"{kind} can't be served with quantised keys and values ({in_words(scheme)}): {said}. Load it with kv='native'."
+    )
 
 
 def in_words(scheme: KVScheme) -> str:
