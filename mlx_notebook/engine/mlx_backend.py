@@ -109,6 +109,7 @@ class MlxBackend:
             self._let_go()
             raise
         self._store: Store = choice.store or RowsStore(model, waste=None)
+        self._findings = tuple(choice.findings)
         self._deterministic = deterministic
         self._cohorts = choice.cohorts and not deterministic
         self._entries = PromptCache()
@@ -275,6 +276,11 @@ class MlxBackend:
     def store(self) -> str:
         """Which store holds the rows, for people."""
         return self._store.name if self._capabilities.continuous else "one row at a time"
+
+    @property
+    def store_findings(self) -> tuple[str, ...]:
+        """What the probe at load found against stores and ways that it tried and that are not used, a sentence each."""
+        return self._findings
 
     @property
     def _stream(self) -> mx.Stream:
