@@ -7,11 +7,14 @@ architecture and type. So the same row is run in an empty batch, and again in an
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
+from mlx_notebook.core.kv_scheme import KVScheme
 from mlx_notebook.core.placement import Reason
+from mlx_notebook.engine.kv.convert import convert_due
 from mlx_notebook.engine.parity import ProbeRow
 from mlx_notebook.engine.stores.caches import arrays_of, make_caches
 from mlx_notebook.engine.stores.rows import RowsStore
@@ -25,14 +28,14 @@ PROMPT, ANSWER = (7, 3, 11, 5, 2, 9, 4), (3, 10, 5, 8)
 STRANGERS = ((12, 6), (4, 8, 6, 1, 13), (10, 9, 3))
 
 
-def check_deterministic(model: Any, slots: int) -> None:
-    """Raise unless a row's logits are bitwise the same alone and among others.
+def check_deterministic(model: Any, slots: int, scheme: KVScheme | None = None) -> None:
+    """Raise unless a row's logits are bitwise the same alone and among others, with keys and values as they are stored.
 
     Raises:
         UnsupportedRequest: with reason `determinism-unproven`, saying what was seen.
     """
     try:
-        found = _differs(model, slots)
+        found = _differs(model, slots, scheme or KVScheme())
     except Exception as error:  # noqa: BLE001 - some types do not run on some devices at all
         found = as_text(error)[0]
     if found:
@@ -44,19 +47,19 @@ def check_deterministic(model: Any, slots: int) -> None:
         raise UnsupportedRequest(text, reasons=[Reason("determinism-unproven", text)])
 
 
-def _differs(model: Any, slots: int) -> str:
-    alone = _logits(model, RowsStore(model, slots), ())
+def _differs(model: Any, slots: int, scheme: KVScheme) -> str:
+    alone = _logits(model, RowsStore(model, slots), (), scheme)
     for before in range(1, min(slots, len(STRANGERS) + 1)):
-        others = _logits(model, RowsStore(model, slots), STRANGERS[:before])
+        others = _logits(model, RowsStore(model, slots), STRANGERS[:before], scheme)
         for step, (one, other) in enumerate(zip(alone, others, strict=True)):
             if not mx.array_equal(one, other).item():
                 return f"logits of token {step} depend on whether {before} other rows are there"
     return ""
 
 
-def _logits(model: Any, store: RowsStore, strangers: Sequence[tuple[int, ...]]) -> list[mx.array]:
+def _logits(model: Any, store: RowsStore, strangers: Sequence[tuple[int, ...]], scheme: KVScheme) -> list[mx.array]:
     """Logits of the row's tokens, where the strangers came first and took the first places."""
-    rows = [_filled(model, store, prompt) for prompt in (*strangers, PROMPT)]
+    rows = [_filled(model, store, prompt, scheme) for prompt in (*strangers, PROMPT)]
     found = []
     for token in ANSWER:
         places = store.order(rows)
@@ -71,9 +74,10 @@ def _logits(model: Any, store: RowsStore, strangers: Sequence[tuple[int, ...]]) 
     return found
 
 
-def _filled(model: Any, store: RowsStore, prompt: tuple[int, ...]) -> ProbeRow:
+def _filled(model: Any, store: RowsStore, prompt: tuple[int, ...], scheme: KVScheme) -> ProbeRow:
     row = ProbeRow(make_caches(model))
     store.prefill([row], mx.array([prompt], dtype=mx.int32), [len(prompt)])
     mx.eval(arrays_of(row.cache))
     row.fed = len(prompt)
+    convert_due(row.cache, replace(scheme, start=0))
     return row

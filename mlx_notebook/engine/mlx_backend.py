@@ -71,11 +71,11 @@ class MlxBackend:
         kv_scheme: how keys and values are stored.
         max_rows: rows that may decode together in deterministic mode; otherwise there is no limit here.
         deterministic: a row's bits never depend on its neighbours: the batch has a fixed number of places, also
-            for one row, and prompts go alone.
+            for one row, prompts go alone, and an answer that is read again goes token by token.
 
     Raises:
         UnsupportedRequest: `deterministic` is asked for and can't be proven for this model here.
-        ModelLoadError: the model's layers can't be stored by the scheme.
+        ModelLoadError: the model's layers can't be stored by the scheme, or it can't read what is stored so.
     """
 
     def __init__(
@@ -109,6 +109,8 @@ class MlxBackend:
             self._let_go()
             raise
         self._store: Store = choice.store or RowsStore(model, waste=None)
+        self._findings = tuple(choice.findings)
+        self._deterministic = deterministic
         self._cohorts = choice.cohorts and not deterministic
         self._entries = PromptCache()
         together = choice.store is not None
@@ -276,6 +278,11 @@ class MlxBackend:
         return self._store.name if self._capabilities.continuous else "one row at a time"
 
     @property
+    def store_findings(self) -> tuple[str, ...]:
+        """What the probe at load found against stores and ways that it tried and that are not used, a sentence each."""
+        return self._findings
+
+    @property
     def _stream(self) -> mx.Stream:
         if self._made_stream is None:
             self._made_stream = mx.new_stream(mx.default_device())
@@ -286,10 +293,10 @@ class MlxBackend:
         model = self._model
         if deterministic:
             slots = -(-max_rows // PLACES) * PLACES
-            check_deterministic(model, slots)
-            return choose_store(model, slots)
+            check_deterministic(model, slots, self._scheme)
+            return choose_store(model, slots, scheme=self._scheme)
         # Quantised rows convert in caches of their own, which the pool would not leave them.
-        return choose_store(model, first=pools(model) if self._scheme.native else ())
+        return choose_store(model, first=pools(model) if self._scheme.native else (), scheme=self._scheme)
 
     def _row_for(self, request: Request) -> RowState:
         shape = request.shape
@@ -314,8 +321,13 @@ class MlxBackend:
 
     def _feed(self, parts: Sequence[PrefillPart]) -> None:
         rows = [self._rows[part.row_id] for part in parts]
-        prefill.feed(self._store, [(row, prefill.body_of(row, part)) for row, part in zip(rows, parts, strict=True)])
-        self._convert(rows)
+        bodies = [(row, prefill.body_of(row, part)) for row, part in zip(rows, parts, strict=True)]
+        if self._deterministic:
+            for row, ids in bodies:
+                self._feed_as_at_first(row, ids)
+        else:
+            prefill.feed(self._store, bodies)
+            self._convert(rows)
         for row, part in zip(rows, parts, strict=True):
             if part.last and row.ready is not None:
                 row.remember_known()
@@ -329,6 +341,15 @@ class MlxBackend:
                 self._store.settle(row)
                 convert_due(row.cache, self._scheme)
                 row.converted = True
+
+    def _feed_as_at_first(self, row: RowState, ids: Sequence[int]) -> None:
+        """Of a row that starts over after a failed forward, the prompt is a chunk again and its answer steps."""
+        prompt = max(0, len(row.request.shape.prompt_ids) - 1 - row.fed)
+        prefill.feed(self._store, [(row, tuple(ids[:prompt]))])
+        self._convert([row])
+        for token_id in ids[prompt:]:
+            prefill.step_through(self._store, row, token_id)
+            self._convert([row])
 
     def _read_again(self, part: PrefillPart) -> None:
         """A forward over several rows failed and left them in between: this row starts over, by itself."""

@@ -2,17 +2,20 @@
 
 A model may read its caches in ways that no store foresees. So a few tokens go through at load, both ways, and
 a store is used only if the logits agree within float noise. What is wrong is wrong by far more: a lost mask or
-position changes logits by as much as they vary at all.
+position changes logits by as much as they vary at all. Where keys and values are to be quantised, the same is tried
+with rows that convert on the way.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 import mlx.core as mx
 
+from mlx_notebook.core.kv_scheme import KVScheme
+from mlx_notebook.engine.kv.convert import convert_due, refusal
 from mlx_notebook.engine.stores.caches import arrays_of, make_caches
 from mlx_notebook.engine.stores.rows import WASTE, RowsStore
 from mlx_notebook.failure import as_text
@@ -26,9 +29,15 @@ PROMPTS = ((7, 3, 11, 5, 2, 9), (4, 8, 6))
 ANSWERS = ((3, 10, 5), (12, 2, 7))
 """Any ids do; those of the smallest vocabulary."""
 
+CONVERTS = (1, 3)
+"""After how many forwards each row converts where a scheme is tried: within its prompt, and after its first token. So
+rows before and after their conversion meet in chunks and in steps."""
+
 NOISE = 2e-3
 NOISE_OF_HALVES = 0.1
-"""Largest difference that passes, as a share of the logits' standard deviation: single and half precision."""
+NOISE_OF_STEPS = 0.5
+"""Largest difference that passes, as a share of the logits' standard deviation: single and half precision, and
+quantised (where noise moves a value over an edge, it moves by a whole step)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,25 +63,39 @@ class Choice:
     findings: list[str] = field(default_factory=list)
 
 
-def choose_store(model: Any, slots: int | None = None, first: Sequence[Callable[[], Store]] = ()) -> Choice:
+def choose_store(
+    model: Any,
+    slots: int | None = None,
+    first: Sequence[Callable[[], Store]] = (),
+    scheme: KVScheme | None = None,
+) -> Choice:
     """The first store that agrees with rows alone; what was found wrong with others on the way.
 
     Args:
         model: its attention is routed to us.
         slots: places that the batch always has (deterministic mode): then only rows by themselves will do.
         first: makers of stores to try before the rows store, such as a pool where its kernel runs.
+        scheme: how rows store keys and values.
+
+    Raises:
+        ModelLoadError: even a row alone cannot be computed with keys and values stored so.
     """
-    alone = [_alone(model, *pair) for pair in zip(PROMPTS, ANSWERS, strict=True)]
+    ways = [KVScheme()]
+    if scheme is not None and not scheme.native:
+        ways.append(replace(scheme, start=0))
+    alone = [_each_alone(model, way) for way in ways]
     findings: list[str] = []
 
     def agrees(what: str, make: Callable[[], Store], *, cohorts: bool) -> bool:
-        try:
-            found = _differs(alone, _together(model, make(), cohorts=cohorts))
-        except Exception as error:  # noqa: BLE001 - a model may do anything with a cache that it does not know
-            found = as_text(error)[0]
-        if found:
-            findings.append(f"{what}: {found}")
-        return not found
+        for way, expected in zip(ways, alone, strict=True):
+            try:
+                found = _differs(expected, _together(model, make(), way, cohorts=cohorts), _limit(expected, way))
+            except Exception as error:  # noqa: BLE001 - a model may do anything with a cache that it does not know
+                found = as_text(error)[0]
+            if found:
+                findings.append(f"{what}{'' if way.native else ', quantised'}: {found}")
+                return False
+        return True
 
     def rows(waste: float | None) -> Callable[[], Store]:
         return lambda: RowsStore(model, slots, waste)
@@ -89,19 +112,62 @@ def choose_store(model: Any, slots: int | None = None, first: Sequence[Callable[
     return Choice(None, False, findings[-1], findings)
 
 
-def _alone(model: Any, prompt: tuple[int, ...], answer: tuple[int, ...]) -> list[mx.array]:
-    """Logits [V] after the prompt and after each answer token but the last."""
+def _chunks(at: int, scheme: KVScheme) -> list[tuple[int, ...]]:
+    """Of what a row's prompt is read, all but its last token: in two pieces where the row converts after the first."""
+    body = PROMPTS[at][:-1]
+    return [body] if scheme.native else [body[:1], body[1:]]
+
+
+def _answer(at: int) -> tuple[int, ...]:
+    """What is fed token by token."""
+    return (PROMPTS[at][-1], *ANSWERS[at][:-1])
+
+
+def _each_alone(model: Any, scheme: KVScheme) -> list[list[mx.array]]:
+    try:
+        return [_alone(model, at, scheme) for at in range(len(PROMPTS))]
+    except Exception as error:
+        if scheme.native:
+            raise
+        raise refusal(model, scheme, error) from error
+
+
+def _alone(model: Any, at: int, scheme: KVScheme) -> list[mx.array]:
+    """Logits [V] of one row, after the prompt and after each answer token but the last."""
     caches = make_caches(model)
-    model(mx.array([prompt[:-1]], dtype=mx.int32), cache=caches)
-    inputs = [mx.array([[token]], dtype=mx.int32) for token in (prompt[-1], *answer[:-1])]
-    logits: list[mx.array] = [model(token, cache=caches)[0, -1] for token in inputs]
+    logits: list[mx.array] = []
+    for number, ids in enumerate([*_chunks(at, scheme), *((token,) for token in _answer(at))], 1):
+        logits.append(model(mx.array([ids], dtype=mx.int32), cache=caches)[0, -1])
+        if not scheme.native and number == CONVERTS[at]:
+            convert_due(caches, scheme)
+    logits = logits[-len(ANSWERS[at]) :]
     mx.eval(logits)
     return logits
 
 
-def _together(model: Any, store: Store, *, cohorts: bool) -> list[list[mx.array]]:
+def _together(model: Any, store: Store, scheme: KVScheme, *, cohorts: bool) -> list[list[mx.array]]:
     rows = [ProbeRow(make_caches(model)) for _ in PROMPTS]
-    bodies = [prompt[:-1] for prompt in PROMPTS]
+    chunks = [_chunks(at, scheme) for at in range(len(rows))]
+    for number, bodies in enumerate(zip(*chunks, strict=True), 1):
+        _read(store, rows, bodies, cohorts=cohorts)
+        _convert(store, rows, scheme, number)
+    logits: list[list[mx.array]] = [[] for _ in rows]
+    for number, tokens in enumerate(zip(*map(_answer, range(len(rows))), strict=True), 1 + len(chunks[0])):
+        inputs = {id(row): token for row, token in zip(rows, tokens, strict=True)}
+        places = store.order(rows)
+        out = store.step(places, mx.array([[0 if row is None else inputs[id(row)]] for row in places], dtype=mx.int32))
+        mx.eval(out)
+        for at, row in enumerate(rows):
+            row.fed += 1
+            logits[at].append(out[next(p for p, other in enumerate(places) if other is row)])
+        _convert(store, rows, scheme, number)
+    for row in rows:
+        store.forget(row)
+    return logits
+
+
+def _read(store: Store, rows: list[ProbeRow], bodies: Sequence[tuple[int, ...]], *, cohorts: bool) -> None:
+    """Feed a piece of each prompt, in one forward or one after the other."""
     if cohorts:
         width = max(map(len, bodies))
         padded = [[*body, *([0] * (width - len(body)))] for body in bodies]
@@ -110,24 +176,25 @@ def _together(model: Any, store: Store, *, cohorts: bool) -> list[list[mx.array]
         for row, body in zip(rows, bodies, strict=True):
             store.prefill([row], mx.array([body], dtype=mx.int32), [len(body)])
     for row, body in zip(rows, bodies, strict=True):
-        row.fed = len(body)
+        row.fed += len(body)
         mx.eval(arrays_of(row.cache))
-    logits: list[list[mx.array]] = [[], []]
-    for step in range(len(ANSWERS[0])):
-        inputs = {id(row): (p[-1], *a)[step] for row, p, a in zip(rows, PROMPTS, ANSWERS, strict=True)}
-        places = store.order(rows)
-        tokens = [[0 if row is None else inputs[id(row)]] for row in places]
-        out = store.step(places, mx.array(tokens, dtype=mx.int32))
-        mx.eval(out)
-        for at, row in enumerate(rows):
-            row.fed += 1
-            logits[at].append(out[next(p for p, other in enumerate(places) if other is row)])
-    for row in rows:
-        store.forget(row)
-    return logits
 
 
-def _differs(alone: list[list[mx.array]], together: list[list[mx.array]]) -> str:
+def _convert(store: Store, rows: list[ProbeRow], scheme: KVScheme, forwards: int) -> None:
+    """Convert those whose time it is after so many forwards."""
+    for row, due in zip(rows, CONVERTS, strict=True):
+        if not scheme.native and forwards == due:
+            store.settle(row)
+            convert_due(row.cache, scheme)
+
+
+def _limit(alone: list[list[mx.array]], scheme: KVScheme) -> float:
+    if not scheme.native:
+        return NOISE_OF_STEPS
+    return NOISE if alone[0][0].dtype == mx.float32 else NOISE_OF_HALVES
+
+
+def _differs(alone: list[list[mx.array]], together: list[list[mx.array]], limit: float) -> str:
     """What is wrong, or nothing."""
     worst = 0.0
     for one, other in zip(alone, together, strict=True):
@@ -137,5 +204,4 @@ def _differs(alone: list[list[mx.array]], together: list[list[mx.array]]) -> str
             share = apart / spread if spread > 0 else apart
             if not share <= worst:  # also where it is no number
                 worst = share
-    limit = NOISE if alone[0][0].dtype == mx.float32 else NOISE_OF_HALVES
     return "" if worst <= limit else f"logits differ by {worst:.3g} of their spread (at most {limit:g} is noise)"

@@ -58,6 +58,17 @@ def feed(store: Store, bodies: Sequence[Body]) -> None:
     mx.clear_cache()  # activations of a long chunk are of a size that no other step will use again
 
 
+def step_through(store: Store, row: RowState, token_id: int) -> None:
+    """Feed one token as a decode step would, among idle places, for its state alone.
+
+    In a step a token's bits are not what they are in a chunk: an answer that is read again goes as it first went.
+    """
+    places = store.order([row])
+    tokens = [[0 if other is None else token_id] for other in places]
+    mx.eval(store.step(places, mx.array(tokens, dtype=mx.int32)))
+    row.fed += 1
+
+
 def check_ids(token_ids: Sequence[int], vocab_size: int, what: str) -> None:
     """MLX reads out of bounds without a word, and writes there too: nothing unchecked gets that far.
 

@@ -16,7 +16,7 @@ from mlx_lm.models.cache import RotatingKVCache
 from mlx_notebook.core.placement import Capabilities
 from mlx_notebook.core.projection import BLOCK, CacheCost
 from mlx_notebook.engine.kv.convert import as_stored
-from mlx_notebook.engine.stores.caches import is_state, leaves, make_caches, natives, nbytes_of
+from mlx_notebook.engine.stores.caches import keeps_past, leaves, make_caches, natives, nbytes_of
 
 if TYPE_CHECKING:
     from mlx_notebook.core.kv_scheme import KVScheme
@@ -36,8 +36,8 @@ def capabilities_of(
     embedding and the head have them, and `vocab_size`, if given, allows them.
 
     What a row takes, under the scheme and before it: bytes a token of layers that keep all tokens, (window, bytes a
-    token) of those that keep the last ones, and constant state. A kept state can be cut back if every layer keeps all
-    tokens.
+    token) of those that keep the last ones, and constant state. A kept state can be cut back if every layer is
+    known to keep all tokens.
     """
     one, logits = _traced(model, ONE_BLOCK)
     two, _ = _traced(model, TWO_BLOCKS)
@@ -52,7 +52,7 @@ def capabilities_of(
         windows=cost.windows,
         kv_start=0 if scheme is None else scheme.start,
         unconverted=None if cost is native else native,
-        trimmable=not native.windows and not any(is_state(leaf) for leaf in leaves(one)),
+        trimmable=all(keeps_past(leaf) for leaf in leaves(one)),
     )
 
 

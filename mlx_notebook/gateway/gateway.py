@@ -430,6 +430,7 @@ class Gateway(FanOut, Observed, Viewed, PlannedForGateways):
             tokens_per_s=loop.meter.rate(now),
             device=self._facts.device,
             store=self._facts.store,
+            store_findings=self._facts.store_findings,
             model=self.model_name,
             mode="continuous" if self._capabilities.continuous else "serial",
             silent_s=(now - loop.last_seen_ns) / 1e9,

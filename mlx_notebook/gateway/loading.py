@@ -38,6 +38,7 @@ class ModelFacts:
     recommended_sampling: Mapping[str, Any] = field(default_factory=dict)
     device: str = "none"
     store: str = "scripted"
+    store_findings: tuple[str, ...] = ()
     free_bytes: int = 0
     encoder: PromptEncoder = field(default_factory=CodePointEncoder)
     model: Any = None
@@ -161,6 +162,7 @@ def _serve(loaded: LoadedModel, serving: Serving) -> tuple[Backend, ModelFacts]:
         recommended_sampling=dict(loaded.recommended_sampling),
         device=device_name(),
         store=backend.store,
+        store_findings=backend.store_findings,
         free_bytes=free_memory(),
         encoder=ModelEncoder(tokenization),
         model=loaded.model,

@@ -32,7 +32,8 @@ class GatewayStats:
     """A gateway at one moment. Bytes are bytes; `tokens_per_s` is over the last few seconds.
 
     `lease_holder` says who holds the device and for what; `silent_s` is how long the engine thread has
-    been inside one native call or idle; `mode` is "serial" (one row at a time) or "continuous".
+    been inside one native call or idle; `mode` is "serial" (one row at a time) or "continuous". `store_findings` is
+    what the load's probe found against stores and ways that it tried and that are not used, a sentence each.
     """
 
     active_rows: int
@@ -56,6 +57,7 @@ class GatewayStats:
     model: str
     mode: str
     silent_s: float
+    store_findings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""

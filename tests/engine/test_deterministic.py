@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -11,16 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlx_notebook.core.events import Prefill, PrefillPart
+from mlx_notebook.core.request import UserCode
 from mlx_notebook.engine.mlx_backend import MlxBackend
 from mlx_notebook.errors import UnsupportedRequest
-from tests.engine.driving import on_thread, with_backend
+from tests.engine.driving import CHUNK, Told, on_thread, prefill, request, step, with_backend
 from tests.engine.parity import vectors_of
 from tests.engine.tiers import QUICK_KINDS, tiered
 from tests.engine.traffic import Coming, alone, pair, run_script
 from tests.small_models import KINDS, VOCAB, WINDOW, random_prompt, small
-
-if TYPE_CHECKING:
-    from tests.engine.driving import Told
 
 COUNT = 10
 MODE: dict[str, Any] = {"deterministic": True, "max_rows": 8}
@@ -96,6 +95,42 @@ def test_bits_in_half_precision(kind: str) -> None:
 
     mine = vectors([*rows, Coming(OBSERVED, at=3)], 5)
     assert all(np.array_equal(a, b) for a, b in zip(mine, vectors([Coming(OBSERVED)], 0), strict=True))
+
+
+def read_again(backend: MlxBackend, row_id: int, prompt: list[int], told: Told) -> None:
+    """What the scheduler asks for after a failed forward: known tokens in chunks from 0."""
+    backend.rewind(row_id)
+    known, start = len(prompt) + len(told.tokens), 0
+    while start < known:
+        stop = min((start // CHUNK + 1) * CHUNK, known)
+        stop = known if stop >= known - 1 else stop
+        assert not backend.prefill(Prefill((PrefillPart(row_id, start, stop, last=stop == known),))).errors
+        start = stop
+
+
+@pytest.mark.parametrize("length", [1, CHUNK, CHUNK + 1, WINDOW + 3])
+@pytest.mark.parametrize("hosted", [False, True], ids=["free", "with a processor"])
+@pytest.mark.parametrize("kind", tiered(KINDS, *QUICK_KINDS))
+def test_bits_after_a_failed_forward(kind: str, length: int, *, hosted: bool) -> None:
+    """An answer's tokens are read again as steps, in the same shape as when they were written."""
+    prompt = random_prompt(length, seed=42)
+    code = UserCode(logits_processors=(lambda _tokens, logits: logits,)) if hosted else UserCode()
+    expected = alone(kind, Coming(prompt), COUNT, **MODE)
+
+    def work(backend: MlxBackend) -> Told:
+        strangers = {at: prefill(backend, request(at, random_prompt(5 * at, seed=at), max_tokens=99)) for at in (1, 2)}
+        told = prefill(backend, request(3, prompt, code=code, max_tokens=COUNT, logprobs=VOCAB))
+        for _ in range(6):
+            step(backend, {**strangers, 3: told})
+        read_again(backend, 3, prompt, told)
+        while not told.over:
+            step(backend, {**strangers, 3: told})
+        return told
+
+    told = with_backend(pair(kind), work, **MODE)
+    assert told.tokens == expected.tokens
+    for mine, theirs in zip(vectors_of(told.logprobs, VOCAB), vectors_of(expected.logprobs, VOCAB), strict=True):
+        assert np.array_equal(mine, theirs)
 
 
 def test_what_cannot_be_proven_is_an_error_that_says_so() -> None:

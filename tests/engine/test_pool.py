@@ -8,6 +8,8 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mlx_notebook.core.projection import BLOCK
 from mlx_notebook.engine.attention import AttentionRoute
@@ -15,7 +17,7 @@ from mlx_notebook.engine.parity import choose_store
 from mlx_notebook.engine.stores.caches import arrays_of, detach, make_caches
 from mlx_notebook.engine.stores.joined import joined
 from mlx_notebook.engine.stores.paged_kernel import StockPages, agrees_with_stock
-from mlx_notebook.engine.stores.pages import SCRATCH, Pages, pages_for
+from mlx_notebook.engine.stores.pages import SCRATCH, STEP, Pages, pages_for
 from mlx_notebook.engine.stores.pool import PoolStore
 from tests.small_models import random_prompt, small
 
@@ -117,7 +119,7 @@ def test_a_settled_row_goes_on_alone(served: Any) -> None:
 
 def test_idle_places_write_where_nobody_reads() -> None:
     pages = Pages()
-    assert pages.grow_to(8)
+    pages.grow_to(8)
     assert SCRATCH not in pages.free
     taken = pages.take(3)
     assert pages.used == 3
@@ -186,3 +188,89 @@ def test_stores_of_one_twin_do_not_disturb_each_other(served: Any) -> None:
             for row in rows:
                 assert mx.allclose(logits[places.index(row)], alone(served, row.tokens)[at], atol=1e-3)
                 row.fed += 1
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.booleans()), max_size=60))
+def test_little_more_exists_than_was_needed_at_once(wishes: list[tuple[int, bool]]) -> None:
+    pages, held, most = Pages(), list[list[int]](), 0
+    for count, gives_back in wishes:
+        size = pages.size_for(count)
+        assert size >= pages.total
+        if size > pages.total:
+            pages.grow_to(size)
+        held.append(pages.take(count))
+        every = [page for one in held for page in one]
+        assert len(set(every)) == len(every) == pages.used
+        assert SCRATCH not in every
+        assert max(every) < pages.total
+        most = max(most, pages.used)
+        assert pages.total <= 1 + most + max(STEP, most // 4)
+        if gives_back:
+            pages.give_back(held.pop(0))
+
+
+def column_bytes(model: Any) -> int:
+    """Bytes of one column in all layers."""
+    caches = make_caches(model)
+    model(mx.array([[1]]), cache=caches)
+    return sum((cache.keys.nbytes + cache.values.nbytes) // cache.keys.shape[2] for cache in caches)
+
+
+def one_step(store: PoolStore, rows: list[TestRow]) -> None:
+    places = store.order(rows)
+    mx.eval(store.step(places, mx.array([[0 if row is None else row.tokens[row.fed]] for row in places])))
+    for row in rows:
+        row.fed += 1
+
+
+def test_what_is_allocated_is_what_is_reported_and_goes_with_the_last_row(served: Any) -> None:
+    store = PoolStore(served, StockPages())
+    lengths = (11 * BLOCK, 9 * BLOCK)
+    per_page = BLOCK * column_bytes(served)
+    rows = [started(store, served, random_prompt(n + 80, seed=n), n) for n in lengths]
+    before = mx.get_active_memory()
+    own = sum(array.nbytes for row in rows for array in arrays_of(row.cache))
+    for _ in range(BLOCK + 2):  # over the edge of a page, and of what was there at first
+        one_step(store, rows)
+        need = sum(pages_for(row.fed) for row in rows)
+        assert per_page * need <= store.held_bytes() <= per_page * (1 + need + max(STEP, need // 4))
+        mx.clear_cache()
+        # The rows' own columns are in the pool now; some small arrays come and go.
+        assert abs(mx.get_active_memory() - (before - own + store.held_bytes())) < per_page
+    full = store.held_bytes()
+    store.forget(rows[0])
+    assert store.held_bytes() == full  # a page is of use to whoever comes next
+    store.settle(rows[1])
+    assert store.held_bytes() == 0
+    got = served(mx.array([rows[1].tokens[rows[1].fed :]]), cache=rows[1].cache)[0]
+    assert mx.allclose(got, alone(served, rows[1].tokens)[rows[1].fed :], atol=1e-3)
+
+
+def test_a_pool_that_found_no_room_to_grow_serves_those_who_come_again(
+    served: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PoolStore(served, StockPages())
+    prompts = [random_prompt(BLOCK + 20, seed=seed) for seed in (1, 2)]
+    rows = [started(store, served, prompt, BLOCK) for prompt in prompts]
+    original, calls = mx.concatenate, list[int]()
+
+    def no_room(*args: Any, **kwargs: Any) -> mx.array:
+        calls.append(1)
+        if len(calls) == 3:  # the first layer has grown, the second has not
+            raise MemoryError("no room")
+        return original(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mx, "concatenate", no_room)
+        with pytest.raises(MemoryError):
+            one_step(store, rows)
+    for row in rows:
+        store.forget(row)
+    assert store.held_bytes() == 0
+    again = [started(store, served, prompt, BLOCK) for prompt in prompts]
+    for _ in range(3):
+        places = store.order(again)
+        logits = store.step(places, mx.array([[0 if row is None else row.tokens[row.fed]] for row in places]))
+        for row in again:
+            assert mx.allclose(logits[places.index(row)], alone(served, row.tokens)[row.fed], atol=1e-3)
+            row.fed += 1

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import mlx.core as mx
 import numpy as np
 import pytest
 
 from mlx_notebook.core.events import Keep, Prefill, PrefillPart
+from mlx_notebook.core.projection import BLOCK
+from mlx_notebook.engine.stores.caches import arrays_of, is_state, leaves
 from tests.engine.driving import Told, finish, prefill, request, run_row, step, with_backend
 from tests.engine.parity import vectors_of
 from tests.engine.tiers import QUICK_KINDS, tiered
@@ -102,6 +105,37 @@ def test_a_finished_row_becomes_an_entry_of_all_that_it_was_fed(kind: str, other
         for row_id in (9, 10):
             told = go_on(backend, row_id, prompt, 5, kept.tokens)
             check_same(told, scratch.tokens, vectors_of(scratch.logprobs, VOCAB), noise(kind))
+
+    with_backend(pair(kind), work)
+
+
+def buffers_of(caches: Sequence[Any]) -> set[int]:
+    """Where the arrays of these caches lie, evaluated."""
+    arrays = arrays_of(caches)
+    mx.eval(arrays)
+    return {int(np.asarray(array).__array_interface__["data"][0]) for array in arrays}
+
+
+@pytest.mark.skipif(mx.default_device() != mx.cpu, reason="elsewhere NumPy sees a copy")
+@pytest.mark.parametrize("others", [0, 1])
+@pytest.mark.parametrize("kind", tiered(KINDS, *QUICK_KINDS))
+def test_a_finished_row_gives_its_state_back_without_a_copy(kind: str, others: int) -> None:
+    """The entry's arrays are the row's own; only state that stood side by side with others' is taken out of there."""
+
+    def work(backend: MlxBackend) -> None:
+        rows = {1: prefill(backend, asked(1, random_prompt(WINDOW + 2)))}
+        if others:  # much longer: they are not packed into one rectangle
+            rows[2] = prefill(backend, asked(2, random_prompt(12 * BLOCK), max_tokens=99), 64)
+        while not rows[1].over:
+            step(backend, rows)
+        own = [leaf for leaf in leaves(backend._rows[1].cache) if not (others and is_state(leaf))]
+        before = buffers_of(own)
+        kept = backend.drop(1, keep_as=5)
+        assert kept is not None
+        assert kept.tokens > 0
+        entry = backend._entries._entries[5].caches
+        assert buffers_of([leaf for leaf in leaves(entry) if not (others and is_state(leaf))]) == before
+        assert before or kind == "mamba2"
 
     with_backend(pair(kind), work)
 

@@ -138,7 +138,7 @@ class Asked:
     def check(self, alone: Result, *, to_the_bit: bool) -> None:
         """It is over, once, for a reason that it has, and said what it says alone as far as it came.
 
-        With `to_the_bit` its log-probabilities are compared too, unless a part of its answer had to be read again.
+        With `to_the_bit` its log-probabilities are compared too, also where its answer had to be read again.
         """
         assert self.handle.done()
         assert self.ends == [self.handle.id]
@@ -150,7 +150,7 @@ class Asked:
         if dict(self.ask.options).get("logprobs") is not None:
             found = self.handle.logprobs_so_far()
             assert [one.token_id for one in found] == tokens
-            if to_the_bit and not self.shaken:
+            if to_the_bit:
                 assert tuple(found[:sound]) == (alone.logprobs or ())[:sound], self.ask
         self._check_end(self.handle.exception(), len(tokens), alone)
 

@@ -14,6 +14,7 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 
 from mlx_notebook.engine.kv.affine import AffineCache
 from mlx_notebook.errors import ModelLoadError
+from mlx_notebook.failure import as_text
 
 if TYPE_CHECKING:
     from mlx_notebook.core.kv_scheme import KVScheme
@@ -42,10 +43,12 @@ def as_stored(layer: int, cache: Any, scheme: KVScheme) -> Any:
 
 
 def check_model(model: Any, scheme: KVScheme) -> None:
-    """Raise unless this model's layers can be stored by this scheme. Runs a forward of two tokens.
+    """Raise unless this model's layers can be stored by this scheme, and read when they are.
+
+    Shapes of a forward tell: nothing is evaluated, so that the model's weights need not be there yet.
 
     Raises:
-        ModelLoadError: naming each layer that cannot, and why.
+        ModelLoadError: naming each layer that cannot, and why; or what the model said to quantised keys and values.
     """
     if scheme.native:
         return
@@ -59,6 +62,38 @@ def check_model(model: Any, scheme: KVScheme) -> None:
         problems.append("no layer of this model keeps keys and values of a kind that can be quantised")
     if problems:
         raise ModelLoadError(f"this kv scheme does not fit the model: {'; '.join(problems)}.")
+    _feed_converted(model, caches, scheme)
+
+
+def _feed_converted(model: Any, caches: list[Any], scheme: KVScheme) -> None:
+    """A chunk and a token over converted caches. A model whose attention is its own may know no triples."""
+    try:
+        stored = [
+            as_stored(layer, cache, scheme) if isinstance(cache, CONVERTIBLE) and not cache.empty() else cache
+            for layer, cache in enumerate(caches)
+        ]
+        for width in (2, 1):
+            model(mx.zeros((1, width), dtype=mx.int32), cache=stored)
+    except Exception as error:
+        raise refusal(model, scheme, error) from error
+
+
+def refusal(model: Any, scheme: KVScheme, error: Exception) -> ModelLoadError:
+    """What a user is told of a model that raised this when it read quantised keys and values."""
+    kind = type(model).__module__.rpartition(".")[2]
+    said = as_text(error)[0].partition("\n")[0]
+    return ModelLoadError(
+        f"{kind} can't be served with quantised keys and values ({in_words(scheme)}): {said}. Load it with kv='native'."
+    )
+
+
+def in_words(scheme: KVScheme) -> str:
+    """A scheme for people."""
+    named = [(f"layer {layer}", own) for layer, own in scheme.layers]
+    if scheme.everywhere is not None:
+        named.append(("other layers" if named else "all layers", scheme.everywhere))
+    told = [f"{which} in {own.bits} bits, groups of {own.group_size}" for which, own in named]
+    return "; ".join(told) if told else "native"
 
 
 def _problem(layer: int, cache: Any, scheme: KVScheme) -> str | None:

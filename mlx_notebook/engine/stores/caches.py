@@ -83,6 +83,23 @@ def is_state(leaf: Any) -> bool:
     return isinstance(leaf, ArraysCache)
 
 
+def keeps_past(leaf: Any) -> bool:
+    """Whether a cache is of a kind that surely holds every token it was fed, so that the last ones can be cut off.
+
+    Others say of themselves that they can be trimmed, but have let go of what a shorter prefix would look at.
+    """
+    if type(leaf) is AffineCache:
+        return all(keeps_past(part) for part in leaf.parts)
+    return type(leaf) is KVCache
+
+
+def _is_whole_window(leaf: Any) -> bool:
+    """Whether a cache is a window that has lost nothing yet."""
+    if type(leaf) is AffineCache:
+        return all(_is_whole_window(part) for part in leaf.parts)
+    return type(leaf) is RotatingKVCache and leaf.is_trimmable()
+
+
 def twin(caches: Sequence[Any]) -> list[Any]:
     """Caches of their own over the same buffers: what one side writes later, the other does not see."""
     return [_twin(cache) for cache in caches]
@@ -119,12 +136,13 @@ def _changed(value: Any, change: Callable[[mx.array], mx.array]) -> Any:
 def cut(caches: Sequence[Any], back: int) -> bool:
     """Take the last `back` tokens out of caches, in place; False (and caches of no use) where that can't be done.
 
-    State layers hold no past, and a window that has wrapped lost its own: those can only be had as they are.
+    State layers hold no past, a window that has wrapped lost its own, and of other kinds nobody here knows: those can
+    only be had as they are.
     """
     if back == 0:
         return True
     found = list(leaves(caches))
-    if any(is_state(leaf) or not leaf.is_trimmable() for leaf in found):
+    if not all(keeps_past(leaf) or _is_whole_window(leaf) for leaf in found):
         return False
     return all(leaf.trim(back) == back for leaf in found)
 

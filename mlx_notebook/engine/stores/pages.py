@@ -12,10 +12,13 @@ from mlx_notebook.core.projection import BLOCK
 SCRATCH = 0
 """The page that is nobody's: idle places of a step write there."""
 
+STEP = 16
+"""Pages that are added at least: growing copies all of them, and steps are compiled anew for each size."""
+
 
 @dataclass(slots=True)
 class Pages:
-    """Free and used pages; growing doubles their number.
+    """Free and used pages.
 
     Attributes:
         total: pages that exist.
@@ -25,14 +28,16 @@ class Pages:
     total: int = 0
     free: list[int] = field(default_factory=list)
 
-    def grow_to(self, wanted: int) -> bool:
-        """Make at least so many pages exist; whether that changed anything."""
-        if wanted <= self.total:
-            return False
-        size = max(wanted, 2 * self.total)
+    def size_for(self, count: int) -> int:
+        """How many pages there must be for so many to be free: as many as there are, or a quarter more at least."""
+        exist = max(self.total, SCRATCH + 1)
+        missing = count - len(self.free)
+        return self.total if missing <= 0 else max(exist + missing, self.total + max(STEP, self.total // 4))
+
+    def grow_to(self, size: int) -> None:
+        """So many pages exist now."""
         self.free += range(max(self.total, SCRATCH + 1), size)
         self.total = size
-        return True
 
     @property
     def used(self) -> int:
@@ -40,7 +45,7 @@ class Pages:
         return max(0, self.total - 1 - len(self.free))
 
     def take(self, count: int) -> list[int]:
-        """So many pages; `grow_to` must have made room."""
+        """So many pages; there must be room."""
         taken, self.free = self.free[:count], self.free[count:]
         return taken
 

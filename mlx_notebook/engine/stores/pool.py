@@ -4,7 +4,7 @@ For GPUs, where a launch costs more than the work of a short row: a decode step 
 launch a layer, whatever the rows' lengths, and it is compiled for each number of places (a power of two; spare
 places are idle). A row comes in when it first decodes beside others: its columns are copied into pages, once. It goes
 back into caches of its own (`settle`) when it is alone, rests, or is kept. Single rows, and prefill of
-rows that hold something already, are the rows store's.
+rows that hold something already, are the rows store's. The pool grows by a quarter, and goes with its last row.
 
 It serves models whose layers all keep plain full-attention caches; others keep the rows store.
 """
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from mlx_notebook.engine.stores.paged_kernel import PageOps
     from mlx_notebook.engine.stores.store import F, Fed
-
-FIRST_PAGES = 64
 
 
 class PagedCache:
@@ -177,6 +175,7 @@ class PoolStore:
         positions = mx.full((places,), -1, dtype=mx.int32)
         table = mx.full((places, 1), SCRATCH, dtype=mx.int32)
         mx.eval(self._forward(mx.zeros((places, 1), dtype=mx.int32), positions, table, self._arrays())[0])
+        self._release_if_empty()
         return places
 
     def _arrays(self) -> list[mx.array]:
@@ -223,12 +222,20 @@ class PoolStore:
         held = self._held.pop(id(row), None)
         if held is not None:
             self._let_go(held)
+        self._release_if_empty()  # also after a step that failed before its rows were in
         self._asked, self._places = [], [None if other is row else other for other in self._places]
         self._rows.forget(row)
 
     def _let_go(self, held: _Held) -> None:
         self._pages.give_back(held.pages)
         self._live = None
+        self._release_if_empty()
+
+    def _release_if_empty(self) -> None:
+        """Give the memory back when no row is in; what is still being computed keeps what it needs."""
+        if not self._held:
+            self._layers, self._pages = [], Pages()
+            self._live = self._table = None
 
     # ------------------------------------------------------------ pages
 
@@ -241,10 +248,8 @@ class PoolStore:
 
     def _reserve(self, count: int, like: Fed) -> None:
         """Let so many pages be free, making the pool larger if need be."""
-        missing = count - len(self._pages.free)
-        if missing <= 0:
-            return
-        if not self._pages.grow_to(max(FIRST_PAGES, self._pages.total + missing)):
+        size = self._pages.size_for(count)
+        if size == self._pages.total:
             return
         shapes = [(cache.keys, cache.values) for cache in like.cache] if not self._layers else []
         for keys, values in shapes:
@@ -258,9 +263,10 @@ class PoolStore:
         for layer in self._layers:
             for name in ("keys", "values"):
                 old = getattr(layer, name)
-                more = mx.zeros((self._pages.total - old.shape[0], *old.shape[1:]), old.dtype)
+                more = mx.zeros((max(0, size - old.shape[0]), *old.shape[1:]), old.dtype)
                 setattr(layer, name, mx.concatenate([old, more]))
             mx.eval(layer.keys, layer.values)  # one layer at a time: not all the old ones beside all the new
+        self._pages.grow_to(size)  # last: where there was no memory, nobody gets a page that is not there
 
     def _table_of(self, places: Sequence[Fed | None]) -> mx.array:
         """Pages of each place, [R, M] with M a power of two; made anew only when a row or a page changed."""
@@ -272,11 +278,8 @@ class PoolStore:
         return self._table
 
     def held_bytes(self) -> int:
-        """Bytes of the pages that rows hold, and what rows in prefill hold side by side."""
-        if not self._layers or not self._pages.total:
-            return self._rows.held_bytes()
-        whole = sum(layer.nbytes for layer in self._layers)
-        return whole * self._pages.used // self._pages.total + self._rows.held_bytes()
+        """Bytes of all pages, free ones too, and what rows in prefill hold side by side."""
+        return sum(layer.nbytes for layer in list(self._layers)) + self._rows.held_bytes()
 
 
 class _OneToken:
