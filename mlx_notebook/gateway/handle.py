@@ -357,7 +357,7 @@ class Handle:
         if self.done():
             return
         self._refuse_to_block()
-        self._engine.pausing.refuse_to_wait(f"waiting for request {self.id}")
+        self.refuse_to_wait()
         try:
             if not sleep_until(self._record.over.wait, timeout):
                 raise TimeoutError(f"request {self.id} is not done after {timeout} s; it goes on (cancel() ends it)")
@@ -367,13 +367,22 @@ class Handle:
 
     def _wait_for_change(self, position: int) -> None:
         self._refuse_to_block()
-        self._engine.pausing.refuse_to_wait(f"waiting for request {self.id}")
+        self.refuse_to_wait()
         try:
             record = self._record
             record.news.wait_until(lambda: record.length > position or record.done, SLICE_S)
         except KeyboardInterrupt:
             interrupted(self)
             raise
+
+    @property
+    def is_held_by_me(self) -> bool:
+        """Whether this thread paused the gateway, and nobody else could make it go on."""
+        return self._engine.pausing.is_held_by_me
+
+    def refuse_to_wait(self) -> None:
+        """Raise WouldDeadlock where `is_held_by_me`."""
+        self._engine.pausing.refuse_to_wait(f"waiting for request {self.id}")
 
     def _refuse_to_block(self) -> None:
         if not self.done():

@@ -126,6 +126,9 @@ class Observed:
         """Compute `n` turns (each at most one chunk of prompts and one decode step), then pause.
 
         Returns when they are done, or when nothing is left to compute.
+
+        Raises:
+            WouldDeadlock: this thread holds the device lease, which the turns need.
         """
         self._engine.pausing.step(as_int("n", n, 1, 2**31 - 1, "a whole number from 1"))
 
