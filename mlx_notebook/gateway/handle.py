@@ -114,9 +114,9 @@ class Handle:
         """The text that each token (after the first `after`) brought, so far; never waits."""
         return self._record.pieces(after)
 
-    def logprobs_so_far(self) -> list[TokenLogprob]:
-        """Log-probabilities of the tokens so far, empty if they were not asked for; never waits."""
-        return self._record.logprobs[:] if self.options.get("logprobs") is not None else []
+    def logprobs_so_far(self, after: int = 0, stop: int | None = None) -> list[TokenLogprob]:
+        """Log-probabilities of the tokens so far (after the first `after`), empty if not asked for; never waits."""
+        return self._record.logprobs[after:stop] if self.options.get("logprobs") is not None else []
 
     def text_from(self, position: int) -> str:
         """The text after its first `position` characters; never waits."""
