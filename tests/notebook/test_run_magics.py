@@ -61,9 +61,7 @@ def test_the_dashboard_of_another_gateway(
 
 @pytest.mark.parametrize(("line", "shown"), [("", 4), ("--last 2", 2)])
 @pytest.mark.usefixtures("handles")
-def test_the_timeline_of_all_or_the_last(
-    loaded: InteractiveShell, displayed: Displayed, line: str, shown: int
-) -> None:
+def test_the_timeline_of_all_or_the_last(loaded: InteractiveShell, displayed: Displayed, line: str, shown: int) -> None:
     loaded.run_line_magic("mlxtrace", line)
     assert displayed.texts == [f"timeline of toy (scripted): {shown} requests: {shown} finished"]
 

@@ -5,97 +5,20 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import comm
 import pytest
-from comm.base_comm import BaseComm
 
-from mlx_notebook.notebook import frontend, stream_widget
+from mlx_notebook.notebook import frontend
 from mlx_notebook.notebook.freeze import SELECTION_S
 from mlx_notebook.notebook.stream_widget import SNAPSHOT_S, STATIC_TICK_S, StreamView
 from tests.notebook.fake_rows import FakeRow
+from tests.notebook.streaming import shown, tell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.notebook.streaming import Wire
+
 WIDGET = "application/vnd.jupyter.widget-view+json"
-
-
-class Wire:
-    """Everything that leaves: comm messages and display updates, in order; and a clock to turn."""
-
-    def __init__(self) -> None:
-        self.messages: list[tuple[str, dict[str, Any]]] = []
-        self.displays: list[tuple[dict[str, Any], dict[str, Any], str, bool]] = []
-        self.followed = 0
-        self.spent = 0
-        self.now = 1000.0
-
-    def publisher(self) -> Wire:
-        return self
-
-    def follow(self, _view: object) -> None:
-        self.followed += 1
-
-    def spend(self, messages: int = 1) -> None:
-        self.spent += messages
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def custom(self) -> list[dict[str, Any]]:
-        """Custom messages sent to the page."""
-        return [
-            data["content"] for kind, data in self.messages if kind == "comm_msg" and data.get("method") == "custom"
-        ]
-
-    def snapshots(self) -> list[dict[str, Any]]:
-        """Values of the snapshot trait sent since the widget was made."""
-        return [
-            data["state"]["snapshot"]
-            for kind, data in self.messages
-            if "snapshot" in data.get("state", {}) and kind == "comm_msg"
-        ]
-
-
-@pytest.fixture
-def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
-    wire = Wire()
-
-    class RecordingComm(BaseComm):
-        def publish_msg(
-            self, msg_type: str, data: Any = None, metadata: Any = None, buffers: Any = None, **keys: Any
-        ) -> None:
-            del metadata, buffers, keys
-            wire.messages.append((msg_type, data or {}))
-
-    def publish(data: Any, metadata: Any, *, transient: Any, update: bool) -> None:
-        wire.displays.append((data, metadata, transient["display_id"], update))
-
-    monkeypatch.setattr(comm, "create_comm", RecordingComm)
-    monkeypatch.setattr("IPython.display.publish_display_data", publish)
-    monkeypatch.setattr(stream_widget, "publisher", wire.publisher)
-    monkeypatch.setattr(stream_widget, "time", SimpleNamespace(monotonic=wire.monotonic))
-    monkeypatch.setattr("mlx_notebook.notebook.freeze.time", SimpleNamespace(monotonic=wire.monotonic))
-    monkeypatch.setattr(frontend, "kernel_has_comms", lambda: True)
-    frontend.forget()
-    yield wire
-    frontend.forget()
-
-
-def tell(to: StreamView, /, **content: Any) -> None:
-    """A message of the page, as the comm would bring it."""
-    to.widget._handle_msg({"content": {"data": {"method": "custom", "content": content}}, "buffers": []})
-
-
-def shown(*rows: FakeRow, **options: Any) -> StreamView:
-    """A view that a page answered and draws."""
-    view = StreamView(rows, title="smollm2", **options)
-    view.display()
-    tell(view, kind="hello", page="p1")
-    tell(view, kind="view", page="p1", view="v1", on=True)
-    assert view.tick()
-    return view
 
 
 def test_a_view_is_displayed_once_with_a_repr_that_never_changes(wire: Wire) -> None:
@@ -465,136 +388,3 @@ def test_the_comm_shim_touches_only_comms_that_reroute() -> None:
     stand_in: Any = SimpleNamespace(comm=Rerouting())
     frontend.let_comms_use_subshell(stand_in)
     assert stand_in.comm._reply_subshell_for({}, "theirs") == "theirs"
-
-
-# ---------------------------------------------------------------- token by token
-
-
-class TracedRow(FakeRow):
-    """A row whose text can be had token by token: each `say` is one, and the last may still get more."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.said: list[str] = []
-
-    def say(self, text: str, tps: float | None = 12.5) -> None:
-        self.said.append(text)
-        super().say(text, tps)
-
-    def pieces(self, after: int = 0) -> list[str]:
-        return self.said[after:]
-
-    def logprobs_so_far(self, after: int = 0, stop: int | None = None) -> list[Any]:
-        return [SimpleNamespace(logprob=-0.5 * n) for n in range(len(self.said))][after:stop]
-
-
-def tokens_of(wire: Wire) -> list[tuple[int, list[str]]]:
-    """(from, texts) of all that was told token by token."""
-    told = [row["tok"] for message in wire.custom() for row in message.get("rows", []) if "tok" in row]
-    assert all(len(one["texts"]) == len(one["chances"]) for one in told)
-    return [(one["from"], one["texts"]) for one in told]
-
-
-def in_the_page(wire: Wire) -> list[str]:
-    """What a page that adds up the deltas holds; it knows no gap."""
-    held: list[str] = []
-    for begin, texts in tokens_of(wire):
-        assert begin <= len(held)
-        held[begin:] = texts
-    return held
-
-
-def test_tokens_come_from_the_first_on_and_the_last_is_held_back(wire: Wire) -> None:
-    row = TracedRow()
-    view = shown(row)
-    row.say("A")
-    row.say(" fox")
-    view.tick()
-    assert tokens_of(wire) == []
-    tell(view, kind="tokens", row=0, on=True)
-    view.tick()
-    assert tokens_of(wire) == [(0, ["A"])]
-    row.say(" ran")
-    view.tick()
-    assert tokens_of(wire) == [(0, ["A"]), (1, [" fox"])]
-    chances = [row["tok"]["chances"] for message in wire.custom() for row in message["rows"] if "tok" in row]
-    assert chances == [[1.0], [0.6065]]
-
-
-@pytest.mark.parametrize("keep", [True, False])
-def test_the_last_token_comes_before_the_last_snapshot(wire: Wire, keep: bool) -> None:
-    row = TracedRow()
-    view = shown(row, keep=keep)
-    tell(view, kind="tokens", row=0, on=True)
-    row.say("A")
-    row.say(" fox")
-    view.tick()
-    row.finish()
-    view.tick()
-    assert in_the_page(wire) == ["A", " fox"]
-    kinds = ["tok" if data.get("method") == "custom" else "snapshot" for _, data in wire.messages]
-    assert kinds[-1] == "snapshot"
-    assert wire.snapshots()[-1]["seq"] == wire.custom()[-1]["seq"]
-
-
-def test_tokens_off_in_one_view_does_not_stop_another(wire: Wire) -> None:
-    row = TracedRow()
-    view = shown(row)
-    tell(view, kind="view", page="p1", view="v2", on=True)
-    for one in ("v1", "v2"):
-        tell(view, kind="tokens", row=0, on=True, view=one)
-    row.say("A")
-    row.say(" fox")
-    view.tick()
-    tell(view, kind="tokens", row=0, on=False, view="v1")
-    row.say(" ran")
-    view.tick()
-    assert in_the_page(wire) == ["A", " fox"]
-    tell(view, kind="gone", view="v2")
-    row.say(" away")
-    view.tick()
-    assert in_the_page(wire) == ["A", " fox"]
-    assert not view._cursors[0].followed
-
-
-def test_a_page_that_does_not_say_which_view_stops_stops_no_other(wire: Wire) -> None:
-    row = TracedRow()
-    view = shown(row)
-    tell(view, kind="view", page="p1", view="v2", on=True)
-    tell(view, kind="tokens", row=0, on=True)
-    tell(view, kind="tokens", row=0, on=False)
-    view.tick()
-    assert view._cursors[0].followed
-    tell(view, kind="gone", view="v2")
-    tell(view, kind="tokens", row=0, on=False)
-    view.tick()
-    assert not view._cursors[0].followed
-
-
-def test_after_a_resync_tokens_begin_anew(wire: Wire) -> None:
-    row = TracedRow()
-    view = shown(row, keep=True)
-    tell(view, kind="tokens", row=0, on=True)
-    for word in ("A", " fox", " ran"):
-        row.say(word)
-    view.tick()
-    tell(view, kind="resync")
-    view.tick()  # the snapshot
-    view.tick()
-    assert tokens_of(wire) == [(0, ["A", " fox"])] * 2
-    row.finish()
-    view.tick()
-    tell(view, kind="resync")  # the page missed the end
-    view.tick()
-    assert tokens_of(wire)[-1] == (0, ["A", " fox", " ran"])
-
-
-def test_asking_again_begins_anew(wire: Wire) -> None:
-    row = TracedRow()
-    view = shown(row, keep=True)
-    row.say("A")
-    row.finish()
-    for _ in range(2):
-        tell(view, kind="tokens", row=0, on=True, view="v1")
-        view.tick()
-    assert tokens_of(wire) == [(0, ["A"])] * 2
