@@ -60,8 +60,8 @@ class HandleWords(Words):
 
     def logprob(self, row_id: int, n: int) -> float | None:
         handle = registry.handle(row_id)
-        known = [] if handle is None else handle.logprobs_so_far()
-        return known[n - 1].logprob if 0 < n <= len(known) else None
+        known = [] if handle is None or n < 1 else handle.logprobs_so_far(n - 1, n)
+        return known[0].logprob if known else None
 
 
 class TraceWords(Words):
