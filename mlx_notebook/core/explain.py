@@ -12,7 +12,7 @@ cold-step, user-code-slow, rewind, log-overwritten, and ended-... with the finis
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mlx_notebook.core.lookup import lookup_of
 from mlx_notebook.core.placement import Reason
@@ -20,7 +20,7 @@ from mlx_notebook.core.rows import FinishReason
 from mlx_notebook.core.segments import Segment, segments_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from mlx_notebook.core.recording import Recording, RequestTrace
 
@@ -36,8 +36,23 @@ class TimedReason(Reason):
     rows: tuple[int, ...] = ()
 
 
+class Tenure(NamedTuple):
+    """Somebody else held the device, what for, from when to when (monotonic nanoseconds)."""
+
+    owner: str
+    kind: str
+    start_ns: int
+    end_ns: int
+
+
 def explain(
-    recording: Recording, row_id: int, *, at_ns: int | None = None, now_ns: int | None = None
+    recording: Recording,
+    row_id: int,
+    *,
+    at_ns: int | None = None,
+    now_ns: int | None = None,
+    tenures: Sequence[Tenure] = (),
+    beside: Sequence[Reason] = (),
 ) -> list[TimedReason]:
     """Reasons in the order in which they came; the times of all of them sum to the request's.
 
@@ -46,6 +61,8 @@ def explain(
         row_id: which request.
         at_ns: only the moment then (monotonic nanoseconds): what it waited for or did.
         now_ns: the present, for a request that is not over; the last record without it.
+        tenures: who else held the device, as far as somebody knows.
+        beside: reasons that the log does not know; they stand before how it ended.
 
     Raises:
         LookupError: the recording has never heard of the request.
@@ -56,14 +73,14 @@ def explain(
     segments = segments_of(recording, row_id, now_ns, each_wait=at_ns is not None)
     if at_ns is not None:
         moment = [one for one in segments if one.start_ns <= at_ns < one.end_ns]
-        return [_in_words(recording, row, moment)] if moment else []
-    reasons = [_in_words(recording, row, group) for group in _grouped(segments)]
+        return [_in_words(recording, row, moment, tenures)] if moment else []
+    reasons = [_in_words(recording, row, group, tenures) for group in _grouped(segments)]
     if not row.whole or row.submit_ns < 0:
         reasons.insert(
             0, TimedReason("log-overwritten", "The log is bounded and holds this request's beginning no more.")
         )
-    extra = [*_passed_over(recording, row), *_cache(row), *_ended(row)]
-    return [*reasons, *extra]
+    told = [TimedReason(one.code, one.text) for one in beside]
+    return [*reasons, *_passed_over(recording, row), *_cache(row), *told, *_ended(row)]
 
 
 def _grouped(segments: Iterable[Segment]) -> list[list[Segment]]:
@@ -104,7 +121,7 @@ class _Case:
         return f"{count} step" if count == 1 else f"{count} steps"
 
 
-def _in_words(recording: Recording, row: RequestTrace, group: list[Segment]) -> TimedReason:
+def _in_words(recording: Recording, row: RequestTrace, group: list[Segment], tenures: Sequence[Tenure]) -> TimedReason:
     code = group[0].code
     ms = sum(one.ms for one in group)
     rows = tuple(dict.fromkeys(other for one in group for other in one.rows))
@@ -115,6 +132,8 @@ def _in_words(recording: Recording, row: RequestTrace, group: list[Segment]) -> 
     ahead = _ahead(case) if code in _IN_LINE else ()
     if ahead:
         text += f" {named(ahead).capitalize()} stood before it."
+    if code == "queue-device" and (held := _holders(group, tenures)):
+        text += f" It was held by {' and '.join(held)}."
     return TimedReason(code, f"{figure(ms)} {text}", ms, rows)
 
 
@@ -137,6 +156,16 @@ def named(rows: Iterable[int], one: str = "row", many: str = "rows") -> str:
 
 
 # ---------------------------------------------------------------- the line
+
+
+def _holders(group: list[Segment], tenures: Sequence[Tenure]) -> list[str]:
+    """Who held the device in these stretches, each once."""
+    found = [
+        f"{one.owner} ({one.kind})"
+        for one in tenures
+        if any(one.start_ns < part.end_ns and one.end_ns > part.start_ns for part in group)
+    ]
+    return list(dict.fromkeys(found))
 
 
 def _who_ran(recording: Recording, row: RequestTrace, group: list[Segment]) -> tuple[int, ...]:

@@ -181,7 +181,10 @@ class Lookup:
 
     @cached_property
     def cold(self) -> frozenset[int]:
-        """Numbers of steps that were the first of their number of rows and far slower than the others like them."""
+        """Numbers of steps that were the first of their number of rows and far slower than the others like them.
+
+        Chunks of prompts are not judged: they differ in length and place, and each is like few others.
+        """
         steps = self._recording.steps
         spent: dict[int, list[int]] = {}
         firsts: dict[int, int] = {}

@@ -17,7 +17,7 @@ from mlx_notebook.core.options import as_int
 from mlx_notebook.core.results import Result
 from mlx_notebook.core.rows import FinishDetail, RowStatus
 from mlx_notebook.errors import Cancelled, GatewayDead, MlxNotebookError, RowFailed
-from mlx_notebook.gateway.explaining import explain_row
+from mlx_notebook.gateway.explaining import beside_the_log, explain_row
 from mlx_notebook.gateway.extending import ask_to_extend
 from mlx_notebook.gateway.hooks import hooks
 from mlx_notebook.gateway.registry import registry
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterator
 
     from mlx_notebook.core.explain import TimedReason
+    from mlx_notebook.core.placement import Reason
     from mlx_notebook.core.recording import Recording
     from mlx_notebook.core.results import TokenLogprob
     from mlx_notebook.gateway.record import RowRecord
@@ -209,6 +210,10 @@ class Handle:
         `recording` spares reading the log, where the caller has just done so.
         """
         return explain_row(self._engine, self._record, self.options, at_ns, recording)
+
+    def beside_the_log(self) -> list[Reason]:
+        """Reasons for the request's time that the log does not know (a cache, a BLAS); never waits."""
+        return beside_the_log(self._engine, self._record, self.options)
 
     def add_done_callback(self, callback: Callable[[Handle], object]) -> None:
         """Call `callback(handle)` when the row is over: at once if it is, else on the engine thread.

@@ -132,7 +132,7 @@ def tokens_frame(trace: Trace) -> DataFrame:
 
     Columns: `request, n` (1 is its first), `step, token_id, at_s, gap_ms` (since the request's token before), `shared`
     (rows that got a token in the same step), `user_ms` (the user's own code, where it was slow); `logprob` where it
-    was asked for, and `text` where the trace has text.
+    was asked for, and `text` where the trace has text. A file without text has neither `token_id` nor `logprob`.
     """
     import numpy as np
     import pandas as pd
@@ -145,7 +145,7 @@ def tokens_frame(trace: Trace) -> DataFrame:
             "request": columns["row"],
             "n": columns["n"],
             "step": columns["step"],
-            "token_id": columns["token_id"],
+            "token_id": _ids(columns["token_id"]),
             "at_s": (columns["at"] - began) / 1e9,
             "gap_ms": at.groupby(columns["row"]).diff() / 1e6,
             "shared": pd.Series(columns["step"]).groupby(columns["step"]).transform("size"),
@@ -158,6 +158,13 @@ def tokens_frame(trace: Trace) -> DataFrame:
     if trace.with_text:
         frame["text"] = [_at(trace.about.get(row), "pieces", n) or "" for row, n in pairs]
     return frame
+
+
+def _ids(column: Any) -> Any:
+    """Tokens' ids, missing where a file without text left them out."""
+    import pandas as pd
+
+    return pd.Series(column, dtype="Int64").mask(column < 0) if (column < 0).any() else column
 
 
 def _at(about: About | None, what: str, n: int) -> Any:

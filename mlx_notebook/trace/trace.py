@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from mlx_notebook.core.explain import TimedReason, explain
+from mlx_notebook.core.explain import Tenure, TimedReason, explain
+from mlx_notebook.core.placement import Reason
 from mlx_notebook.core.recording import Recording, recording_of
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class About:
         title: the first line of what the user wrote; "" where text was not asked for.
         pieces: the text that each token brought, in order; empty where it was not asked for.
         logprobs: each token's natural logarithm of its probability; empty where there are none.
+        beside: reasons for its time that the log does not know, as (code, sentence).
     """
 
     id: int
@@ -44,7 +46,8 @@ class About:
     prompt: str = ""
     title: str = ""
     pieces: tuple[str, ...] = ()
-    logprobs: tuple[float, ...] = ()
+    logprobs: tuple[float | None, ...] = ()
+    beside: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class Trace:
         figures: the gateway's statistics when the trace was made.
         epoch_ns: what to add to a time of `columns` to have nanoseconds since 1970.
         with_text: whether prompts and answers are in it.
+        tenures: who else held the device meanwhile.
     """
 
     title: str
@@ -68,6 +72,7 @@ class Trace:
     figures: Mapping[str, Any] = field(default_factory=dict)
     epoch_ns: int = 0
     with_text: bool = False
+    tenures: tuple[Tenure, ...] = ()
 
     @cached_property
     def recording(self) -> Recording:
@@ -93,15 +98,20 @@ class Trace:
         return tokens_frame(self)
 
     def explain(self, row_id: int, at_ns: int | None = None) -> list[TimedReason]:
-        """Where a request's time went, in words, as far as the log tells; with `at_ns`, that moment.
+        """Where a request's time went, in words, as `handle.explain()` says it; with `at_ns`, that moment.
 
         Raises:
             LookupError: the trace has no such request.
         """
-        return explain(self.recording, row_id, at_ns=at_ns)
+        about = self.about.get(row_id)
+        beside = [] if about is None else [Reason(code, text) for code, text in about.beside]
+        return explain(self.recording, row_id, at_ns=at_ns, tenures=self.tenures, beside=beside)
 
     def save(self, path: str | pathlib.Path) -> pathlib.Path:
-        """Write a file that opens in Perfetto and Chrome's tracing page, and in `mlx_notebook.load_trace`."""
+        """Write a file that opens in Perfetto and Chrome's tracing page, and in `mlx_notebook.load_trace`.
+
+        A trace without text leaves the tokens' ids and log-probabilities out of it, which would tell the words.
+        """
         from mlx_notebook.trace.file import save
 
         return save(self, path)
