@@ -7,7 +7,7 @@ and the table are shown at once.
 
 The thread contract: `display` and `to_html` belong to the caller's thread; `tick`, `stop` and the trait
 `snapshot` to the publisher's; `_on_message` comes on the kernel's main thread or on a comm subshell,
-acknowledges at once, and what it asks of the feed never waits for a step.
+acknowledges at once, and waits for the engine at most where an action has an answer (`extend`).
 """
 
 from __future__ import annotations

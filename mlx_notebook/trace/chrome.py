@@ -94,8 +94,7 @@ def _names(trace: Trace) -> Iterator[Event]:
         yield name("thread_name", what, ENGINE, tid)
         yield name("thread_sort_index", tid, ENGINE, tid)
     for place, row_id in enumerate(trace.recording.requests):
-        about = trace.about.get(row_id)
-        title = about.title[:60] if about is not None else ""
+        title = trace.title_of(row_id)[:60]
         yield name("thread_name", f"request {row_id}{f': {title}' if title else ''}", REQUESTS, row_id)
         yield name("thread_sort_index", place, REQUESTS, row_id)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mlx_notebook.trace.trace import NOT_KEPT
+
 if TYPE_CHECKING:
     from pandas import DataFrame
 
@@ -20,7 +22,7 @@ def requests_frame(trace: Trace) -> DataFrame:
 
     Columns: `status, finish_reason, finish_detail, model, priority, prompt_tokens, cached_tokens, generated_tokens,
     max_tokens, slot, submitted_s, admitted_s, first_token_s, ended_s, queue_ms, prefill_ms, decode_ms, ttft_ms,
-    tpot_ms, chunks, rewinds`; and `prompt, text` where the trace has text.
+    tpot_ms, chunks, rewinds`; and `prompt, text` where the trace has text ("text no longer kept" where it had gone).
     """
     import pandas as pd
 
@@ -77,8 +79,8 @@ def _request(trace: Trace, row: RequestTrace, about: About | None, chunks: int) 
     for name in ("priority", "prompt_tokens", "cached_tokens", "generated_tokens", "max_tokens", "slot"):
         values[name] = getattr(row, name)
     if trace.with_text:
-        values["prompt"] = "" if about is None else about.prompt
-        values["text"] = "" if about is None else "".join(about.pieces)
+        values["prompt"] = NOT_KEPT if about is None else about.prompt
+        values["text"] = NOT_KEPT if about is None else "".join(about.pieces)
     return values
 
 

@@ -26,6 +26,10 @@ VIEWS = "mlx_notebook.notebook.views"
 """Views stand above traces and are found by name when somebody asks for one."""
 
 
+NOT_KEPT = "text no longer kept"
+"""Stands for the words of a request whose handle the process let go: it keeps those of the latest requests."""
+
+
 @dataclass(frozen=True, slots=True)
 class About:
     """What the log does not know of a request.
@@ -78,6 +82,13 @@ class Trace:
     def recording(self) -> Recording:
         """The records, sorted into requests, steps, chunks, tokens, waits and controls."""
         return recording_of([self.columns], self.missed)
+
+    def title_of(self, row_id: int) -> str:
+        """The first line of what the user wrote; "" where text was not asked for, a remark where it is gone."""
+        about = self.about.get(row_id)
+        if about is not None:
+            return about.title
+        return NOT_KEPT if self.with_text else ""
 
     def requests(self) -> DataFrame:
         """A pandas frame, one row a request; see `mlx_notebook.trace.frames.requests_frame` for its columns."""

@@ -299,6 +299,26 @@ def test_the_answers_of_a_whole_run_hold_up_no_other_view(gw: Gateway, monkeypat
     assert free == [True] * 4
 
 
+def test_what_is_no_longer_kept_is_said(gw: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlx_notebook.gateway.registry.KEPT_HANDLES", 10)
+    before, after = run(gw, rows=2), run(gw, rows=12)
+    before.results()
+    after.results()
+    gw.submit("the last", max_tokens=1).result()
+    page = Page()
+    page.take(gateway_feed(gw).whole())
+    recorded = Page()
+    trace = gw.trace(text=True)
+    recorded.take(trace_feed(trace).whole())
+    gone = before[0].id
+    assert page.titles[gone] == recorded.titles[gone] == "text no longer kept"
+    assert page.titles[after[-1].id] == "prompt 11"
+    assert trace.requests().loc[gone, ["prompt", "text"]].tolist() == ["text no longer kept"] * 2
+    names = [event["args"].get("name") for event in trace.to_chrome()["traceEvents"] if event["ph"] == "M"]
+    assert f"request {gone}: text no longer kept" in names
+    assert gw.trace().title_of(gone) == ""
+
+
 def test_one_token(gw: Gateway) -> None:
     handles = run(gw)
     handles.results()
