@@ -147,6 +147,15 @@ class Trace:
         """The timeline of the run; shown by being a cell's last value. It has `to_html(path=None)` and `selected`."""
         return importlib.import_module(VIEWS).timeline_of_trace(self)
 
+    def stream(self, *ids: int) -> Any:
+        """The answers of these requests (all, if none is named) as a cell showed them; it has `to_html(path=None)`.
+
+        Raises:
+            ValueError: the trace was made without text.
+            LookupError: there is no such request, or its text was no longer kept.
+        """
+        return importlib.import_module(VIEWS).stream_of_trace(self, ids)
+
     def __repr__(self) -> str:
         recording = self.recording
         return (
