@@ -2,27 +2,8 @@
 
 from __future__ import annotations
 
-WORDS = [
-    f"{word} "
-    for word in [
-        "The",
-        "tide",
-        "is",
-        "the",
-        "slow",
-        "breath",
-        "of",
-        "the",
-        "sea",
-        "and",
-        "the",
-        "moon",
-        "pulls",
-        "the",
-        "water",
-        "along",
-    ]
-]
+SENTENCE = "The tide is the slow breath of the sea and the moon pulls the water along"
+WORDS = [f"{word} " for word in SENTENCE.split()]
 
 SETUP = f"""\
 import threading, time
