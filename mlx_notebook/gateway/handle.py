@@ -111,6 +111,11 @@ class Handle:
         """The first line of what the user wrote."""
         return self._record.row.request.title
 
+    @property
+    def messages(self) -> tuple[tuple[str, str], ...]:
+        """(role, content) of the chat that was asked with, the system's first; none for a raw prompt or token ids."""
+        return self._record.row.request.messages
+
     def pieces(self, after: int = 0) -> list[str]:
         """The text that each token (after the first `after`) brought, so far; never waits."""
         return self._record.pieces(after)

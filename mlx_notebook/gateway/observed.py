@@ -159,5 +159,6 @@ def about(handle: Handle, *, text: bool) -> About:
         title=handle.title if text else "",
         pieces=tuple(handle.pieces()) if text else (),
         logprobs=tuple(one.logprob for one in handle.logprobs_so_far()),
+        messages=handle.messages if text else (),
         beside=tuple((one.code, one.text) for one in handle.beside_the_log()),
     )

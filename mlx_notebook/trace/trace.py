@@ -41,6 +41,7 @@ class About:
         title: the first line of what the user wrote; "" where text was not asked for.
         pieces: the text that each token brought, in order; empty where it was not asked for.
         logprobs: each token's natural logarithm of its probability; empty where there are none.
+        messages: (role, content) of the chat that was asked with; empty without text, for raw prompts and token ids.
         beside: reasons for its time that the log does not know, as (code, sentence).
     """
 
@@ -51,6 +52,7 @@ class About:
     title: str = ""
     pieces: tuple[str, ...] = ()
     logprobs: tuple[float | None, ...] = ()
+    messages: tuple[tuple[str, str], ...] = ()
     beside: tuple[tuple[str, str], ...] = ()
 
 
