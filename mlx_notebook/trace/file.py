@@ -145,5 +145,5 @@ def _trace_of(kept: dict[str, Any]) -> Trace:
 
 def _as_made(about: About) -> About:
     """With tuples again, where JSON has lists only."""
-    pairs = {name: tuple((str(a), str(b)) for a, b in getattr(about, name)) for name in ("messages", "beside")}
-    return replace(about, pieces=tuple(about.pieces), logprobs=tuple(about.logprobs), **pairs)
+    messages, beside = (tuple((str(a), str(b)) for a, b in pairs) for pairs in (about.messages, about.beside))
+    return replace(about, pieces=tuple(about.pieces), logprobs=tuple(about.logprobs), messages=messages, beside=beside)
