@@ -1,7 +1,8 @@
 """Figures of a run, in matplotlib: occupancy, latencies, and a Gantt chart of the requests.
 
-Each takes a gateway, or a trace (`gateway.trace()`, `mlx_notebook.load_trace(path)`), and returns the
-matplotlib Axes that it drew on; give `ax` to draw on your own. matplotlib is imported when the first is drawn.
+Each takes a gateway, or a trace (`gateway.trace()`, `mlx_notebook.load_trace(path)`). `occupancy` and `gantt` return
+the matplotlib Axes that they drew on, and take `ax` to draw on yours; `latencies` draws on several, takes them as
+`axes`, and returns the Figure. matplotlib is imported when the first is drawn.
 Colours are the views' own: one a state, told apart by colour-blind people too, and never alone
 (hatches, marks and words stand beside them).
 """
@@ -298,8 +299,7 @@ def _bar(trace: Trace, ax: Axes, place: int, row: RequestTrace) -> None:
 
 
 def _label(trace: Trace, row: RequestTrace) -> str:
-    about = trace.about.get(row.id)
-    title = "" if about is None else about.title
+    title = trace.title_of(row.id)
     # matplotlib reads dollars as mathematics, and its fonts have no control characters.
     shown = "".join(c for c in title if c.isprintable()).replace("$", r"\$")
     return f"{row.id}  {shown if len(shown) <= 26 else shown[:25].rstrip() + ELLIPSIS}".rstrip()

@@ -12,14 +12,15 @@ cold-step, user-code-slow, rewind, log-overwritten, and ended-... with the finis
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from mlx_notebook.core.lookup import lookup_of
 from mlx_notebook.core.placement import Reason
 from mlx_notebook.core.rows import FinishReason
 from mlx_notebook.core.segments import Segment, segments_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from mlx_notebook.core.recording import Recording, RequestTrace
 
@@ -35,8 +36,23 @@ class TimedReason(Reason):
     rows: tuple[int, ...] = ()
 
 
+class Tenure(NamedTuple):
+    """Somebody else held the device, what for, from when to when (monotonic nanoseconds)."""
+
+    owner: str
+    kind: str
+    start_ns: int
+    end_ns: int
+
+
 def explain(
-    recording: Recording, row_id: int, *, at_ns: int | None = None, now_ns: int | None = None
+    recording: Recording,
+    row_id: int,
+    *,
+    at_ns: int | None = None,
+    now_ns: int | None = None,
+    tenures: Sequence[Tenure] = (),
+    beside: Sequence[Reason] = (),
 ) -> list[TimedReason]:
     """Reasons in the order in which they came; the times of all of them sum to the request's.
 
@@ -45,6 +61,8 @@ def explain(
         row_id: which request.
         at_ns: only the moment then (monotonic nanoseconds): what it waited for or did.
         now_ns: the present, for a request that is not over; the last record without it.
+        tenures: who else held the device, as far as somebody knows.
+        beside: reasons that the log does not know; they stand before how it ended.
 
     Raises:
         LookupError: the recording has never heard of the request.
@@ -52,17 +70,17 @@ def explain(
     row = recording.requests.get(row_id)
     if row is None:
         raise LookupError(f"the log knows no request {row_id}")
-    segments = segments_of(recording, row_id, now_ns)
+    segments = segments_of(recording, row_id, now_ns, each_wait=at_ns is not None)
     if at_ns is not None:
         moment = [one for one in segments if one.start_ns <= at_ns < one.end_ns]
-        return [_in_words(recording, row, moment)] if moment else []
-    reasons = [_in_words(recording, row, group) for group in _grouped(segments)]
+        return [_in_words(recording, row, moment, tenures)] if moment else []
+    reasons = [_in_words(recording, row, group, tenures) for group in _grouped(segments)]
     if not row.whole or row.submit_ns < 0:
         reasons.insert(
             0, TimedReason("log-overwritten", "The log is bounded and holds this request's beginning no more.")
         )
-    extra = [*_passed_over(recording, row), *_cache(row), *_ended(row)]
-    return [*reasons, *extra]
+    told = [TimedReason(one.code, one.text) for one in beside]
+    return [*reasons, *_passed_over(recording, row), *_cache(row), *told, *_ended(row)]
 
 
 def _grouped(segments: Iterable[Segment]) -> list[list[Segment]]:
@@ -73,16 +91,49 @@ def _grouped(segments: Iterable[Segment]) -> list[list[Segment]]:
     return list(groups.values())
 
 
-def _in_words(recording: Recording, row: RequestTrace, group: list[Segment]) -> TimedReason:
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What one reason is about: segments of one request with one code, and the other rows that they name."""
+
+    recording: Recording
+    row: RequestTrace
+    group: list[Segment]
+    rows: tuple[int, ...] = ()
+
+    @property
+    def heads(self) -> set[int]:
+        """In the queue: who was at the head of the line meanwhile."""
+        return self._said("row")
+
+    @property
+    def about(self) -> set[int]:
+        """In the queue: what the line's records said (rows, bytes, a row's id)."""
+        return self._said("about")
+
+    def _said(self, column: str) -> set[int]:
+        values = self.recording.waits[column]
+        return {value for one in self.group for value in values[one.waits[0] : one.waits[1]]}
+
+    @property
+    def steps(self) -> str:
+        """In how many steps."""
+        count = len({one.step for one in self.group})
+        return f"{count} step" if count == 1 else f"{count} steps"
+
+
+def _in_words(recording: Recording, row: RequestTrace, group: list[Segment], tenures: Sequence[Tenure]) -> TimedReason:
     code = group[0].code
     ms = sum(one.ms for one in group)
     rows = tuple(dict.fromkeys(other for one in group for other in one.rows))
     if group[0].phase == "queue":
         rows = _who_ran(recording, row, group)
-    text = _WORDS[code](row, group, rows)
-    ahead = _ahead(recording, row, group) if code in _IN_LINE else ()
+    case = _Case(recording, row, group, rows)
+    text = _WORDS[code](case)
+    ahead = _ahead(case) if code in _IN_LINE else ()
     if ahead:
         text += f" {named(ahead).capitalize()} stood before it."
+    if code == "queue-device" and (held := _holders(group, tenures)):
+        text += f" It was held by {' and '.join(held)}."
     return TimedReason(code, f"{figure(ms)} {text}", ms, rows)
 
 
@@ -107,51 +158,44 @@ def named(rows: Iterable[int], one: str = "row", many: str = "rows") -> str:
 # ---------------------------------------------------------------- the line
 
 
+def _holders(group: list[Segment], tenures: Sequence[Tenure]) -> list[str]:
+    """Who held the device in these stretches, each once."""
+    found = [
+        f"{one.owner} ({one.kind})"
+        for one in tenures
+        if any(one.start_ns < part.end_ns and one.end_ns > part.start_ns for part in group)
+    ]
+    return list(dict.fromkeys(found))
+
+
 def _who_ran(recording: Recording, row: RequestTrace, group: list[Segment]) -> tuple[int, ...]:
     """Rows that had a place in the batch when it began; if none had, those that had one at some time of it."""
-    start = group[0].start_ns
-    first = tuple(one.id for one in recording.requests.values() if one.id != row.id and one.runs_at(start))
-    return first or tuple(
-        other.id
-        for other in recording.requests.values()
-        if other.id != row.id and any(_overlap(other, one) for one in group)
-    )
+    lookup, start = lookup_of(recording), group[0].start_ns
+    ran = [one for one in lookup.ran_between(start, start + 1) if one != row.id]
+    if not ran:
+        ran = [one for part in group for one in lookup.ran_between(part.start_ns, part.end_ns) if one != row.id]
+    return lookup.in_order(ran)
 
 
-def _overlap(other: RequestTrace, one: Segment) -> bool:
-    return 0 <= other.admit_ns < one.end_ns and (other.end_ns < 0 or other.end_ns > one.start_ns)
-
-
-def _batch_full(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
-    del row
-    places = max(one.about for one in group)
+def _batch_full(case: _Case) -> str:
+    places = max(case.about)
     taken = "the one place was taken" if places == 1 else f"all {places} places were taken"
-    return f"in the queue: {taken}{f' ({named(rows)})' if rows else ''}."
+    return f"in the queue: {taken}{f' ({named(case.rows)})' if case.rows else ''}."
 
 
-def _ahead(recording: Recording, row: RequestTrace, group: list[Segment]) -> tuple[int, ...]:
+def _ahead(case: _Case) -> tuple[int, ...]:
     """Rows that waited too when this began, and came before it."""
-    start = group[0].start_ns
-    mine = row.admit_ns if row.admit_ns >= 0 else 1 << 62
-    heads = {one.head for one in group}
-    return tuple(
-        other.id
-        for other in recording.requests.values()
-        if other.id != row.id
-        and other.waits_at(start)
-        and (
-            0 <= other.admit_ns < mine
-            or (other.admit_ns == mine and other.heard_ns < row.heard_ns)
-            or other.id in heads
-        )
-    )
+    start, lookup = case.group[0].start_ns, lookup_of(case.recording)
+    before = set(lookup.stood_before(case.row, start))
+    heads = [case.recording.requests.get(head) for head in case.heads - before - {case.row.id}]
+    return lookup.in_order([*before, *(one.id for one in heads if one is not None and one.waits_at(start))])
 
 
-def _budget(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
-    missing = max(one.about for one in group)
-    whose = "it" if all(one.head in (0, row.id) for one in group) else named({one.head for one in group} - {0, row.id})
+def _budget(case: _Case) -> str:
+    missing = max(case.about)
+    whose = "it" if case.heads <= {0, case.row.id} else named(case.heads - {0, case.row.id})
     return (
-        f"in the queue for memory: {whose} did not fit beside {named(rows) or 'the rows that ran'}"
+        f"in the queue for memory: {whose} did not fit beside {named(case.rows) or 'the rows that ran'}"
         f" ({_megabytes(missing)} more than the budget)."
     )
 
@@ -160,20 +204,18 @@ def _megabytes(nbytes: int) -> str:
     return f"{nbytes / 1e6:.1f} MB" if nbytes >= 100_000 else f"{nbytes:,} bytes"
 
 
-def _alone(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
-    del row, rows
-    return f"in the queue: {named({one.about for one in group})} had to run alone."
+def _alone(case: _Case) -> str:
+    return f"in the queue: {named(case.about)} had to run alone."
 
 
-def _empty(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
-    heads = {one.head for one in group} - {0}
-    who = "it" if heads <= {row.id} else named(heads)
-    return f"in the queue: {who} runs alone and waited until {named(rows) or 'the others'} ended."
+def _empty(case: _Case) -> str:
+    heads = case.heads - {0}
+    who = "it" if heads <= {case.row.id} else named(heads)
+    return f"in the queue: {who} runs alone and waited until {named(case.rows) or 'the others'} ended."
 
 
-def _static(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
-    del row, group
-    return f"in the queue: the policy is static, so nobody joined while {named(rows) or 'others'} ran."
+def _static(case: _Case) -> str:
+    return f"in the queue: the policy is static, so nobody joined while {named(case.rows) or 'others'} ran."
 
 
 def _passed_over(recording: Recording, row: RequestTrace) -> list[TimedReason]:
@@ -181,11 +223,8 @@ def _passed_over(recording: Recording, row: RequestTrace) -> list[TimedReason]:
     if row.submit_ns < 0:
         return []
     until = row.admit_ns if row.admit_ns >= 0 else row.over_ns(recording.now_ns)
-    rows = tuple(
-        other.id
-        for other in recording.requests.values()
-        if other.heard_ns > row.heard_ns and 0 <= other.admit_ns < until
-    )
+    lookup = lookup_of(recording)
+    rows = lookup.in_order(lookup.went_first(row.heard_ns, until))
     if not rows:
         return []
     higher = [one for one in rows if recording.requests[one].priority > row.priority]
@@ -198,58 +237,48 @@ def _passed_over(recording: Recording, row: RequestTrace) -> list[TimedReason]:
 # ---------------------------------------------------------------- running, and the end
 
 
-def _shared(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
-    del row
-    most = max(one.about for one in group)
-    with_whom = f" with {named(rows)}" if rows else ""
-    return f"writing in {_steps(group)} shared{with_whom} (up to {most} rows a step)."
+def _shared(case: _Case) -> str:
+    most = max(one.about for one in case.group)
+    with_whom = f" with {named(case.rows)}" if case.rows else ""
+    return f"writing in {case.steps} shared{with_whom} (up to {most} rows a step)."
 
 
-def _steps(group: list[Segment]) -> str:
-    count = len({one.step for one in group})
-    return f"{count} step" if count == 1 else f"{count} steps"
-
-
-def _prefill(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
-    tokens = row.prompt_tokens - row.cached_tokens
-    together = f", together with {named(rows)}" if rows else ""
-    pieces = "1 chunk" if len(group) == 1 else f"{len(group)} chunks"
+def _prefill(case: _Case) -> str:
+    tokens = sum(one.about for one in case.group)
+    together = f", together with {named(case.rows)}" if case.rows else ""
+    pieces = "1 chunk" if len(case.group) == 1 else f"{len(case.group)} chunks"
     return f"reading {tokens:,} tokens of the prompt in {pieces}{together}."
 
 
-def _interleaved(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
-    del row, group
-    return f"with a place but between its own chunks: it was the turn of {named(rows) or 'other rows'}."
+def _interleaved(case: _Case) -> str:
+    return f"with a place but between its own chunks: it was the turn of {named(case.rows) or 'other rows'}."
 
 
-def _behind_chunk(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
-    del row
-    times = "once" if len(group) == 1 else f"{len(group)} times"
-    what = "the prompt of" if len(rows) < 2 else "chunks of the prompts of"
-    return f"held up {times} while {what} {named(rows) or 'another row'} {'was' if len(rows) < 2 else 'were'} read."
+def _behind_chunk(case: _Case) -> str:
+    times = "once" if len(case.group) == 1 else f"{len(case.group)} times"
+    what = "the prompt of" if len(case.rows) < 2 else "chunks of the prompts of"
+    was = "was" if len(case.rows) < 2 else "were"
+    return f"held up {times} while {what} {named(case.rows) or 'another row'} {was} read."
 
 
-def _user_code(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
-    own = row.id in rows
-    others = [one for one in rows if one != row.id]
+def _user_code(case: _Case) -> str:
+    own = case.row.id in case.rows
+    others = [one for one in case.rows if one != case.row.id]
     whose = " and ".join([*(["its own"] if own else []), *([f"that of {named(others)}"] if others else [])])
-    return f"in Python code given with the requests ({whose}: on_token, processors), in {_steps(group)}."
+    return f"in Python code given with the requests ({whose}: on_token, processors), in {case.steps}."
 
 
-def _cold(row: RequestTrace, group: list[Segment], rows: tuple[int, ...]) -> str:
-    del row, rows
-    return (
-        f"in {_steps(group)} that was the first of its size: kernels were compiled, or weights read for the first time."
-    )
+def _cold(case: _Case) -> str:
+    return f"in {case.steps} that was the first of its size: kernels were compiled, or weights read for the first time."
 
 
-def _says(text: str) -> Callable[[RequestTrace, list[Segment], tuple[int, ...]], str]:
-    return lambda _row, _group, _rows: text
+def _says(text: str) -> Callable[[_Case], str]:
+    return lambda _case: text
 
 
 _IN_LINE = ("queue-batch-full", "queue-budget", "queue-alone", "queue-empty", "queue-static-policy")
 
-_WORDS: dict[str, Callable[[RequestTrace, list[Segment], tuple[int, ...]], str]] = {
+_WORDS: dict[str, Callable[[_Case], str]] = {
     "queue-turn": _says("in the queue until the engine was done with what it was at."),
     "queue-batch-full": _batch_full,
     "queue-budget": _budget,
@@ -263,7 +292,7 @@ _WORDS: dict[str, Callable[[RequestTrace, list[Segment], tuple[int, ...]], str]]
     "prefill-interleaved": _interleaved,
     "first-token": _says("computing the first token after the prompt was read."),
     "decode-shared": _shared,
-    "decode-alone": lambda _row, group, _rows: f"writing in {_steps(group)} alone.",
+    "decode-alone": lambda case: f"writing in {case.steps} alone.",
     "decode-behind-chunk": _behind_chunk,
     "between-steps": _says("between steps: the engine's own work, and events of other rows."),
     "slow-motion": _says("at rest between steps: slow motion was on."),

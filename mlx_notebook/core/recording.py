@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mlx_notebook.core.ring import Control, Kind, WaitCause
@@ -17,6 +17,8 @@ from mlx_notebook.core.rows import FinishDetail, FinishReason, RowStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from mlx_notebook.core.lookup import Lookup
 
 NOT_YET = -1
 
@@ -56,6 +58,14 @@ class Table:
         begin = max(0, index - self.first)
         end = None if stop is None else max(0, stop - self.first)
         return {name: column[begin:end] for name, column in self.columns.items()}
+
+    def copy(self) -> Table:
+        """The same entries apart."""
+        twin = Table(*self.names)
+        for name, column in self.columns.items():
+            twin.columns[name].extend(column)
+        twin.first = self.first
+        return twin
 
     def trim(self, keep: int) -> None:
         """Let the oldest entries go, a quarter at a time, so that about `keep` stay."""
@@ -125,6 +135,7 @@ class Recording:
         begin_ns: of the first record, or of the first asking if that was before; -1 while there is none.
         now_ns: of the last record.
         clock: counts records; to be compared with a request's `changed`.
+        lookup: what `core.lookup` worked out of the records, kept here.
     """
 
     def __init__(self) -> None:
@@ -139,6 +150,7 @@ class Recording:
         self.missed = 0
         self.begin_ns = self.now_ns = NOT_YET
         self.clock = 0
+        self.lookup: Lookup | None = None
 
     def take(self, columns: Mapping[str, Sequence[int]], missed: int = 0) -> None:
         """The next records, as columns of the ring (any order of names; see `core.ring`)."""
@@ -159,6 +171,7 @@ class Recording:
 
     def trim(self, keep: int) -> None:
         """Let the oldest go, so that about `keep` tokens and as many entries of each table stay, and their requests."""
+        self.lookup = None
         for table in (self.steps, self.chunks, self.tokens, self.waits, self.controls, self.memory):
             table.trim(keep)
         excess = len(self.requests) - keep // 20
@@ -167,6 +180,19 @@ class Recording:
             for row_id in over:
                 del self.requests[row_id]
                 self._touched.pop(row_id, None)
+
+    def copy(self) -> Recording:
+        """The same apart: whoever reads it needs to take no turns with who writes this one."""
+        twin = Recording()
+        twin.requests = {
+            row.id: replace(row, rewinds=list(row.rewinds), returns=list(row.returns)) for row in self.requests.values()
+        }
+        twin._touched = {row_id: twin.requests[row_id] for row_id in self._touched}
+        for name in ("steps", "chunks", "tokens", "waits", "controls", "memory"):
+            setattr(twin, name, getattr(self, name).copy())
+        twin.missed, twin.clock = self.missed, self.clock
+        twin.begin_ns, twin.now_ns = self.begin_ns, self.now_ns
+        return twin
 
     def changed_since(self, clock: int) -> list[RequestTrace]:
         """Requests of which something changed after the recording's clock said that, latest first."""

@@ -93,6 +93,7 @@ class Request:
     """One row to be: its shape, how it is to be served, and the user's code.
 
     `title` is the first line of what the user wrote, for views.
+    `messages` are a chat's (role, content) before its template, empty for a raw prompt and for token ids.
     `owned` are native resources that somebody must release exactly once (grammar matchers,
     media embeddings); the gateway owns them until the row opens, the backend from then on.
     `compiled` is the shape's grammar, compiled: shared, and only the engine starts anything from it.
@@ -108,6 +109,7 @@ class Request:
     deadline: float | None = None
     cache_prompt: bool = True
     boundaries: tuple[int, ...] = ()
+    messages: tuple[tuple[str, str], ...] = ()
     code: UserCode = field(default_factory=UserCode)
     owned: tuple[Callable[[], None], ...] = ()
     compiled: Any = None

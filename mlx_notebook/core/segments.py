@@ -7,11 +7,12 @@ which rows or which step it was about. `core.explain` puts them into words.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
+from mlx_notebook.core.lookup import FOR_EVER, lookup_of
 from mlx_notebook.core.ring import WaitCause
 
 if TYPE_CHECKING:
@@ -21,11 +22,6 @@ if TYPE_CHECKING:
 
 SLOW_CODE_NS = 3_000_000
 """User code that takes less for a token is not worth a word."""
-
-COLD_FACTOR = 3
-"""A step is cold if it took so many times as long as others like it, and COLD_NS longer."""
-
-COLD_NS = 20_000_000
 
 CODES_OF_CAUSES = {
     WaitCause.NONE: "queue-turn",
@@ -48,8 +44,8 @@ class Segment:
         phase: queue, prefill or decode.
         code: what the time was for.
         rows: the other rows it was about (in the step, in the chunk, waited for).
-        head: in the queue: the row at the head of the line then.
-        about: in the queue: what the wait's record says (rows, bytes, a row's id).
+        waits: in the queue: from which to before which place in `waits` the records are that held then.
+        about: in a chunk of its own prompt: how many of its positions; in a step: rows in it.
         step: the step's number, -1 where it is not in one.
     """
 
@@ -58,7 +54,7 @@ class Segment:
     start_ns: int
     end_ns: int
     rows: tuple[int, ...] = ()
-    head: int = 0
+    waits: tuple[int, int] = (0, 0)
     about: int = 0
     step: int = -1
 
@@ -76,14 +72,18 @@ class _Work(NamedTuple):
     rows: tuple[int, ...]
     step: int = -1
     is_chunk: bool = False
+    positions: tuple[int, ...] = ()
     in_step: int = 0
     slow: tuple[tuple[int, int], ...] = ()
 
 
-def segments_of(recording: Recording, row_id: int, now_ns: int | None = None) -> list[Segment]:
+def segments_of(
+    recording: Recording, row_id: int, now_ns: int | None = None, *, each_wait: bool = False
+) -> list[Segment]:
     """The segments of a request, in order, without gaps; up to its end, else to `now_ns` (or the last record).
 
-    Empty where the recording does not know when it was submitted.
+    Records of the line with one cause make one segment, or with `each_wait` one each. Empty where the recording
+    does not know when it was submitted.
     """
     row = recording.requests.get(row_id)
     if row is None or row.submit_ns < 0:
@@ -91,10 +91,9 @@ def segments_of(recording: Recording, row_id: int, now_ns: int | None = None) ->
     end = row.over_ns(max(recording.now_ns, row.submit_ns) if now_ns is None else now_ns)
     admitted = _within(row.admit_ns, row.submit_ns, end)
     first = _within(row.first_ns, admitted, end)
-    found = list(_queue(recording, row, admitted))
-    cold = _cold_steps(recording)
-    found += _running(recording, row, ("prefill", admitted, first), cold)
-    found += _running(recording, row, ("decode", first, end), cold)
+    found = list(_queue(recording, row, admitted, each=each_wait))
+    found += _running(recording, row, ("prefill", admitted, first))
+    found += _running(recording, row, ("decode", first, end))
     return [one for one in found if one.end_ns > one.start_ns]
 
 
@@ -106,61 +105,38 @@ def _within(at: int, start: int, end: int) -> int:
 # ---------------------------------------------------------------- waiting
 
 
-def _queue(recording: Recording, row: RequestTrace, until: int) -> Iterator[Segment]:
+def _queue(recording: Recording, row: RequestTrace, until: int, *, each: bool) -> Iterator[Segment]:
     """The line's causes as they changed; behind a fence it is the fence that counts."""
-    fences = _fences(recording, row)
-    cuts = {row.submit_ns, until}
-    cuts.update(at for stretch in fences for at in stretch if row.submit_ns < at < until)
-    waits = recording.waits
-    cause, head, about = WaitCause.NONE, 0, 0
-    changes: list[tuple[int, WaitCause, int, int]] = []
-    for at, who, why, what in zip(waits["at"], waits["row"], waits["cause"], waits["about"], strict=True):
-        if at >= until:
-            break
-        changes.append((at, WaitCause(why), who, what))
-        if at > row.submit_ns:
-            cuts.add(at)
-    place = 0
-    ordered = sorted(cuts)
-    for start, end in pairwise(ordered):
-        while place < len(changes) and changes[place][0] <= start:
-            _, cause, head, about = changes[place]
-            place += 1
-        fenced = any(begin <= start < over for begin, over in fences)
-        code = "queue-fence" if fenced else CODES_OF_CAUSES[cause]
-        yield Segment("queue", code, start, end, head=head, about=about)
-
-
-def _fences(recording: Recording, row: RequestTrace) -> list[tuple[int, int]]:
-    """Stretches in which somebody had asked for the device before this row, and held it back."""
-    open_at: dict[int, int] = {}
-    stretches: list[tuple[int, int]] = []
-    held = 0
-    for at, place, value in recording.controls_of("lease"):
-        if value == 1:
-            held = place
-        elif value == 2 and at <= row.heard_ns:
-            open_at.setdefault(place, at)
-        elif value == 3 and place in open_at:
-            stretches.append((open_at.pop(place), at))
-        elif value == 0:
-            gone = [held] if held in open_at else list(open_at) if not held else []
-            stretches += [(open_at.pop(one), at) for one in gone]
-            held = 0
-    return [*stretches, *((begin, 1 << 62) for begin in open_at.values())]
+    lookup = lookup_of(recording)
+    fences = [(begin, over) for begin, over, _ in lookup.fences.where(row.heard_ns + 1, row.submit_ns)]
+    times, causes = recording.waits["at"], recording.waits["cause"]
+    first = bisect_right(times, row.submit_ns) - 1  # the record that held when it came; -1: none did
+    last = max(bisect_left(times, until), first + 1)
+    changes = [first, *(range(first + 1, last) if each else lookup.changes_of_cause(first, last)), last]
+    for place, following in pairwise(changes):
+        start = row.submit_ns if place == first else times[place]
+        end = until if following == last else times[following]
+        code = CODES_OF_CAUSES[WaitCause(causes[place]) if place >= 0 else WaitCause.NONE]
+        cuts = [start, *sorted({at for stretch in fences for at in stretch if start < at < end}), end]
+        for begin, stop in pairwise(cuts):
+            fenced = any(opened <= begin < over for opened, over in fences)
+            held = (
+                max(0, bisect_right(times, begin, max(0, place), following) - 1),
+                bisect_left(times, stop, 0, following),
+            )
+            yield Segment("queue", "queue-fence" if fenced else code, begin, stop, waits=held if place >= 0 else (0, 0))
 
 
 # ---------------------------------------------------------------- running
 
 
-def _running(
-    recording: Recording, row: RequestTrace, phase: tuple[str, int, int], cold: frozenset[int]
-) -> Iterator[Segment]:
+def _running(recording: Recording, row: RequestTrace, phase: tuple[str, int, int]) -> Iterator[Segment]:
     """What the engine did, in order; between two pieces of work whatever held it."""
     name, start, end = phase
     cursor = start
     rests = _Rests(recording, row)
-    last_chunk = _last_own_chunk(recording, row, start, end)
+    cold = lookup_of(recording).cold
+    last_chunk = _last_own_chunk(recording, row, start, end) if name == "prefill" else FOR_EVER
     for work in _works(recording, start, end):
         begin, stop = max(cursor, work.start_ns), min(work.end_ns, end)
         if stop <= begin:
@@ -180,7 +156,10 @@ def _split(
     others = tuple(one for one in work.rows if one != row.id)
     slow = sum(ns for _, ns in work.slow)
     cut = max(begin, stop - slow)
-    yield Segment(phase, code, begin, cut, others, about=work.in_step, step=work.step)
+    about = work.in_step
+    if code == "prefill":
+        about = sum(count for one, count in zip(work.rows, work.positions, strict=True) if one == row.id)
+    yield Segment(phase, code, begin, cut, others, about=about, step=work.step)
     whose = tuple(one for one, _ in work.slow)
     yield Segment(phase, "user-code-slow", cut, stop, whose, step=work.step)
 
@@ -201,7 +180,7 @@ def _code_of(row: RequestTrace, phase: str, work: _Work, last_chunk: int, cold: 
 
 def _rewound(row: RequestTrace) -> list[tuple[int, int]]:
     """From each rewind to the next token: till then what was computed before is computed again."""
-    return list(zip(row.rewinds, [*row.returns, *([1 << 62] * (len(row.rewinds) - len(row.returns)))], strict=True))
+    return list(zip(row.rewinds, [*row.returns, *([FOR_EVER] * (len(row.rewinds) - len(row.returns)))], strict=True))
 
 
 def _works(recording: Recording, start: int, end: int) -> list[_Work]:
@@ -216,10 +195,13 @@ def _works(recording: Recording, start: int, end: int) -> list[_Work]:
         found.append(
             _Work(steps["start"][place], steps["end"][place], rows, step, in_step=steps["rows"][place], slow=slow)
         )
-    forwards: dict[tuple[int, int], list[int]] = {}
+    forwards: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for place in recording.chunks_between(start, end):
-        forwards.setdefault((chunks["start"][place], chunks["end"][place]), []).append(chunks["row"][place])
-    found += [_Work(begin, stop, tuple(rows), is_chunk=True) for (begin, stop), rows in forwards.items()]
+        part = chunks["row"][place], chunks["to"][place] - chunks["from"][place]
+        forwards.setdefault((chunks["start"][place], chunks["end"][place]), []).append(part)
+    for (begin, stop), parts in forwards.items():
+        rows, positions = zip(*parts, strict=True)
+        found.append(_Work(begin, stop, rows, is_chunk=True, positions=positions))
     return sorted(found, key=lambda work: (work.start_ns, work.end_ns))
 
 
@@ -227,44 +209,24 @@ def _last_own_chunk(recording: Recording, row: RequestTrace, start: int, end: in
     """When the last chunk of the row's own prompt in the stretch ended; for ever where there is none yet."""
     chunks = recording.chunks
     ends = [chunks["end"][i] for i in recording.chunks_between(start, end) if chunks["row"][i] == row.id]
-    return ends[-1] if ends and row.first_ns >= 0 else 1 << 62
+    return ends[-1] if ends and row.first_ns >= 0 else FOR_EVER
 
 
 class _Rests:
     """Times in which the engine computed nothing for anybody, by what held it."""
 
     def __init__(self, recording: Recording, row: RequestTrace) -> None:
-        self._paused = _stretches(recording, "pause", "resume")
-        self._slow: list[tuple[int, int]] = []
-        since = -1
-        for at, _, delay in recording.controls_of("pace"):
-            if since >= 0:
-                self._slow.append((since, at))
-            since = at if delay else -1
-        if since >= 0:
-            self._slow.append((since, 1 << 62))
-        self._away: list[tuple[int, int]] = []
-        gone = -1
-        for at, _, value in recording.controls_of("lease"):
-            if value == 0:
-                gone = at
-            elif value == 1 and gone >= 0:
-                self._away.append((gone, at))
-                gone = -1
-        if gone >= 0:
-            self._away.append((gone, 1 << 62))
+        self._shared = lookup_of(recording).rests
         self._rewound = _rewound(row)
 
     def between(self, phase: str, start: int, end: int) -> Iterator[Segment]:
         """The rest from `start` to `end`, cut where its reason changed."""
         if end <= start:
             return
-        named = (
-            ("paused", self._paused),
-            ("device-wait", self._away),
-            ("rewind", self._rewound),
-            ("slow-motion", self._slow),
+        paused, away, slow = (
+            (code, [(a, b) for a, b, _ in stretches.where(end, start)]) for code, stretches in self._shared
         )
+        named = (paused, away, ("rewind", self._rewound), slow)
         cuts = {at for _, stretches in named for stretch in stretches for at in stretch if start < at < end}
         ordered = [start, *sorted(cuts), end]
         for begin, stop in pairwise(ordered):
@@ -272,37 +234,3 @@ class _Rests:
                 (name for name, stretches in named if any(a <= begin < b for a, b in stretches)), "between-steps"
             )
             yield Segment(phase, code, begin, stop)
-
-
-def _stretches(recording: Recording, opens: str, closes: str) -> list[tuple[int, int]]:
-    marks = sorted(
-        [(at, True) for at, _, _ in (*recording.controls_of(opens), *recording.controls_of("step"))]
-        + [(at, False) for at, _, _ in recording.controls_of(closes)]
-    )
-    found: list[tuple[int, int]] = []
-    since = -1
-    for at, opening in marks:
-        if opening and since < 0:
-            since = at
-        elif not opening and since >= 0:
-            found.append((since, at))
-            since = -1
-    return [*found, (since, 1 << 62)] if since >= 0 else found
-
-
-def _cold_steps(recording: Recording) -> frozenset[int]:
-    """Numbers of steps that were the first of their number of rows and far slower than the others like them."""
-    steps = recording.steps
-    spent: dict[int, list[int]] = {}
-    firsts: dict[int, int] = {}
-    for number, rows, start, end in zip(steps["step"], steps["rows"], steps["start"], steps["end"], strict=True):
-        if rows not in firsts:
-            firsts[rows] = number
-        spent.setdefault(rows, []).append(end - start)
-    usual_of_all = median([ns for some in spent.values() for ns in some]) if spent else 0
-    cold = []
-    for rows, (first, *others) in spent.items():
-        usual = median(others) if len(others) >= 3 else usual_of_all
-        if first > COLD_FACTOR * usual and first - usual > COLD_NS:
-            cold.append(firsts[rows])
-    return frozenset(cold)

@@ -7,14 +7,13 @@ chat that had to come first. Codes: missing-blas, cache-miss, cache-off, not-sub
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mlx_notebook.core.explain import TimedReason, explain, figure
+from mlx_notebook.core.explain import Tenure, TimedReason, explain, figure
 from mlx_notebook.core.figures import figures_of
+from mlx_notebook.core.placement import Reason
 from mlx_notebook.core.prefix import MIN_REUSE
 from mlx_notebook.core.recording import recording_of
-from mlx_notebook.core.segments import segments_of
 from mlx_notebook.gateway.lease import device_lease
 
 if TYPE_CHECKING:
@@ -43,15 +42,27 @@ def explain_row(
     now = time.monotonic_ns()
     if record.id not in recording.requests:
         return [_unknown(engine, record, now)]
-    reasons = explain(recording, record.id, at_ns=at_ns, now_ns=now)
-    reasons = [
-        _with_holders(engine, recording, record.id, one) if one.code == "queue-device" else one for one in reasons
+    beside = beside_the_log(engine, record, options)
+    return explain(recording, record.id, at_ns=at_ns, now_ns=now, tenures=tenures_beside(engine), beside=beside)
+
+
+def beside_the_log(engine: Engine, record: RowRecord, options: dict[str, Any]) -> list[Reason]:
+    """What is known of a request's time that no record of the log says."""
+    return [*_cache(engine, record, options), *_blas(engine)]
+
+
+def tenures_beside(engine: Engine) -> list[Tenure]:
+    """Who held the device beside this engine's rows, as far back as the device's line remembers."""
+    lease = device_lease()
+    held = [
+        Tenure(past.owner, past.kind, int(past.start * 1e9), int(past.end * 1e9))
+        for past in list(lease.past)
+        if (past.owner, past.kind) != (engine.name, "rows")
     ]
-    if at_ns is not None:
-        return reasons
-    endings = [one for one in reasons if one.code.startswith("ended-")]
-    others = [one for one in reasons if not one.code.startswith("ended-")]
-    return [*others, *_cache(engine, record, options), *_blas(engine), *endings]
+    holder, now = lease.holder, time.monotonic()
+    if holder is not None and (holder.owner, holder.kind) != (engine.name, "rows"):
+        held.append(Tenure(holder.owner, holder.kind, int((now - holder.age_s) * 1e9), int(now * 1e9)))
+    return held
 
 
 def _unknown(engine: Engine, record: RowRecord, now_ns: int) -> TimedReason:
@@ -63,41 +74,19 @@ def _unknown(engine: Engine, record: RowRecord, now_ns: int) -> TimedReason:
     return TimedReason("log-overwritten", f"The log is bounded and has forgotten this request: {', '.join(known)}.")
 
 
-def _with_holders(engine: Engine, recording: Recording, row_id: int, reason: TimedReason) -> TimedReason:
-    """Name who held the device meanwhile."""
-    stretches = [
-        (one.start_ns / 1e9, one.end_ns / 1e9)
-        for one in segments_of(recording, row_id, time.monotonic_ns())
-        if one.code == "queue-device"
-    ]
-    lease = device_lease()
-    held = [
-        f"{past.owner} ({past.kind})"
-        for past in list(lease.past)
-        if (past.owner, past.kind) != (engine.name, "rows")
-        and any(past.start < end and past.end > start for start, end in stretches)
-    ]
-    holder = lease.holder
-    now = time.monotonic()
-    if holder is not None and holder.owner != engine.name and any(end > now - holder.age_s for _, end in stretches):
-        held.append(f"{holder.owner} ({holder.kind})")
-    names = list(dict.fromkeys(held))
-    return replace(reason, text=f"{reason.text} It was held by {' and '.join(names)}.") if names else reason
-
-
-def _cache(engine: Engine, record: RowRecord, options: dict[str, Any]) -> list[TimedReason]:
+def _cache(engine: Engine, record: RowRecord, options: dict[str, Any]) -> list[Reason]:
     row = record.row
     if not row.admitted_ns or row.cached_tokens or row.prompt_tokens < MIN_REUSE or engine.loop is None:
         return []
     if not engine.loop.scheduler.memory.prefixes.ceiling:
         return []
     if not options.get("cache_prompt", True):
-        return [TimedReason("cache-off", "The whole prompt was read: cache_prompt=False.")]
+        return [Reason("cache-off", "The whole prompt was read: cache_prompt=False.")]
     text = f"The whole prompt was read: none that is kept begins with its first {MIN_REUSE} tokens."
-    return [TimedReason("cache-miss", text)]
+    return [Reason("cache-miss", text)]
 
 
-def _blas(engine: Engine) -> list[TimedReason]:
+def _blas(engine: Engine) -> list[Reason]:
     facts = engine.loaded
     if facts is None or getattr(facts, "model", None) is None or not str(facts.device).startswith("CPU"):
         return []
@@ -106,4 +95,4 @@ def _blas(engine: Engine) -> list[TimedReason]:
     status = preload_blas()
     if not status.slow:
         return []
-    return [TimedReason("missing-blas", f"Every step is slow: MLX runs without a fast BLAS. Mend it: {status.advice}")]
+    return [Reason("missing-blas", f"Every step is slow: MLX runs without a fast BLAS. Mend it: {status.advice}")]

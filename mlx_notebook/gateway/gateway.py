@@ -289,6 +289,7 @@ class Gateway(FanOut, Observed, Viewed, PlannedForGateways):
     def generate(self, prompt: Any, /, **options: Any) -> Any:
         """Submit and wait: a Result, or a list of them where `submit` gives Handles."""
         waiting.refuse_to_block("generate()")
+        self._engine.pausing.refuse_to_wait("generate()")  # before a request is queued that nobody would have
         asked = self.submit(prompt, **options)
         return asked.results() if isinstance(asked, Handles) else asked.result()
 

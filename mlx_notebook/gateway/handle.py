@@ -17,7 +17,7 @@ from mlx_notebook.core.options import as_int
 from mlx_notebook.core.results import Result
 from mlx_notebook.core.rows import FinishDetail, RowStatus
 from mlx_notebook.errors import Cancelled, GatewayDead, MlxNotebookError, RowFailed
-from mlx_notebook.gateway.explaining import explain_row
+from mlx_notebook.gateway.explaining import beside_the_log, explain_row
 from mlx_notebook.gateway.extending import ask_to_extend
 from mlx_notebook.gateway.hooks import hooks
 from mlx_notebook.gateway.planned import PlannedForHandles
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterator
 
     from mlx_notebook.core.explain import TimedReason
+    from mlx_notebook.core.placement import Reason
     from mlx_notebook.core.recording import Recording
     from mlx_notebook.core.results import TokenLogprob
     from mlx_notebook.gateway.record import RowRecord
@@ -115,13 +116,18 @@ class Handle(PlannedForHandles):
         """The first line of what the user wrote."""
         return self._record.row.request.title
 
+    @property
+    def messages(self) -> tuple[tuple[str, str], ...]:
+        """(role, content) of the chat that was asked with, the system's first; none for a raw prompt or token ids."""
+        return self._record.row.request.messages
+
     def pieces(self, after: int = 0) -> list[str]:
         """The text that each token (after the first `after`) brought, so far; never waits."""
         return self._record.pieces(after)
 
-    def logprobs_so_far(self) -> list[TokenLogprob]:
-        """Log-probabilities of the tokens so far, empty if they were not asked for; never waits."""
-        return self._record.logprobs[:] if self._options.get("logprobs") is not None else []
+    def logprobs_so_far(self, after: int = 0, stop: int | None = None) -> list[TokenLogprob]:
+        """Log-probabilities of the tokens so far (after the first `after`), empty if not asked for; never waits."""
+        return self._record.logprobs[after:stop] if self._options.get("logprobs") is not None else []
 
     def text_from(self, position: int) -> str:
         """The text after its first `position` characters; never waits."""
@@ -214,6 +220,10 @@ class Handle(PlannedForHandles):
         `recording` spares reading the log, where the caller has just done so.
         """
         return explain_row(self._engine, self._record, self._options, at_ns, recording)
+
+    def beside_the_log(self) -> list[Reason]:
+        """Reasons for the request's time that the log does not know (a cache, a BLAS); never waits."""
+        return beside_the_log(self._engine, self._record, self._options)
 
     def add_done_callback(self, callback: Callable[[Handle], object]) -> None:
         """Call `callback(handle)` when the row is over: at once if it is, else on the engine thread.
@@ -362,7 +372,7 @@ class Handle(PlannedForHandles):
         if self.done():
             return
         self._refuse_to_block()
-        self._engine.pausing.refuse_to_wait(f"waiting for request {self.id}")
+        self.refuse_to_wait()
         try:
             if not sleep_until(self._record.over.wait, timeout):
                 raise TimeoutError(f"request {self.id} is not done after {timeout} s; it goes on (cancel() ends it)")
@@ -372,13 +382,22 @@ class Handle(PlannedForHandles):
 
     def _wait_for_change(self, position: int) -> None:
         self._refuse_to_block()
-        self._engine.pausing.refuse_to_wait(f"waiting for request {self.id}")
+        self.refuse_to_wait()
         try:
             record = self._record
             record.news.wait_until(lambda: record.length > position or record.done, SLICE_S)
         except KeyboardInterrupt:
             interrupted(self)
             raise
+
+    @property
+    def is_held_by_me(self) -> bool:
+        """Whether this thread paused the gateway, and nobody else could make it go on."""
+        return self._engine.pausing.is_held_by_me
+
+    def refuse_to_wait(self) -> None:
+        """Raise WouldDeadlock where `is_held_by_me`."""
+        self._engine.pausing.refuse_to_wait(f"waiting for request {self.id}")
 
     def _refuse_to_block(self) -> None:
         if not self.done():

@@ -95,7 +95,7 @@ def as_completed(handles: Iterable[Handle], timeout: float | None = None) -> Ite
 
     Raises:
         TimeoutError: not all ended within `timeout` seconds of the first call.
-        WouldDeadlock: called on the engine thread or by the lease's holder.
+        WouldDeadlock: called on the engine thread, by the lease's holder, or by who paused all of their gateways.
     """
     pending = dict.fromkeys(handles)
     count = len(pending)
@@ -106,6 +106,7 @@ def as_completed(handles: Iterable[Handle], timeout: float | None = None) -> Ite
     while pending:
         if finished.empty():
             waiting.refuse_to_block("waiting for requests")
+            waiting.refuse_where_paused(pending)
         try:
             found = _next(finished, pending, None if end is None else end - time.monotonic())
         except KeyboardInterrupt:

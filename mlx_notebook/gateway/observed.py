@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.core.options import as_int
+from mlx_notebook.gateway.explaining import tenures_beside
 from mlx_notebook.gateway.registry import registry
 from mlx_notebook.trace.trace import About, Trace
 
@@ -71,6 +72,7 @@ class Observed:
             figures=self.stats().to_dict(),
             epoch_ns=time.time_ns() - time.monotonic_ns(),
             with_text=text,
+            tenures=tuple(tenures_beside(self._engine)),
         )
 
     def requests(self) -> DataFrame:
@@ -90,7 +92,8 @@ class Observed:
 
         Args:
             path: where to; a name that ends in `.gz` is compressed.
-            text: write prompts and answers too. Without it no word of either is in the file.
+            text: write prompts and answers too. Without it no word of either is in the file, and no token's id
+                or log-probability, from which a reader who has the model could tell the words.
 
         Returns:
             The path. Format: JSON object of the trace-event format.
@@ -123,6 +126,9 @@ class Observed:
         """Compute `n` turns (each at most one chunk of prompts and one decode step), then pause.
 
         Returns when they are done, or when nothing is left to compute.
+
+        Raises:
+            WouldDeadlock: this thread holds the device lease, which the turns need.
         """
         self._engine.pausing.step(as_int("n", n, 1, 2**31 - 1, "a whole number from 1"))
 
@@ -150,6 +156,8 @@ def about(handle: Handle, *, text: bool) -> About:
         title=handle.title if text else "",
         pieces=tuple(handle.pieces()) if text else (),
         logprobs=tuple(one.logprob for one in handle.logprobs_so_far()),
+        messages=handle.messages if text else (),
+        beside=tuple((one.code, one.text) for one in handle.beside_the_log()),
     )
 
 

@@ -63,7 +63,13 @@ class Pausing:
         self._ask(ev.ResumeAsked, wait=wait)
 
     def step(self, steps: int = 1, *, wait: bool = True) -> None:
-        """Compute so many turns, then pause; with `wait`, return when they are done or nothing is left to compute."""
+        """Compute so many turns, then pause; with `wait`, return when they are done or nothing is left to compute.
+
+        Raises:
+            WouldDeadlock: `wait`, and this thread holds the device that the turns need.
+        """
+        if wait:
+            waiting.refuse_as_holder("step()")
         self._by = threading.get_ident() if wait else self._by
         self._ask(lambda at: ev.StepAsked(at, steps), wait=wait)
         loop = self._engine.loop
@@ -95,9 +101,14 @@ class Pausing:
         if self.paused:
             self.resume(wait=False)
 
+    @property
+    def is_held_by_me(self) -> bool:
+        """Whether this thread paused the engine, and nobody else could make it go on."""
+        return self.paused and not self.stepping and self._by == threading.get_ident() and not len(self._watchers)
+
     def refuse_to_wait(self, what: str) -> None:
-        """Raise WouldDeadlock where this thread paused the engine and nobody else could make it go on."""
-        if self.paused and not self.stepping and self._by == threading.get_ident() and not len(self._watchers):
+        """Raise WouldDeadlock where `is_held_by_me`."""
+        if self.is_held_by_me:
             raise WouldDeadlock(
                 f"{what}: this thread paused gateway {self._engine.name!r}, so nothing would come."
                 " Call its resume() or step() first."

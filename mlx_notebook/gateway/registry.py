@@ -54,7 +54,7 @@ class Registry:
         self._held: dict[str, Gateway] = {}
         self._current: weakref.ref[Gateway] | None = None
         self._handles: dict[int, Handle] = {}
-        self._finished = 0
+        self._let_go_to = 0
         self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
         self.forked_from_mlx = False
 
@@ -126,11 +126,17 @@ class Registry:
                 over = [key for key, kept in self._handles.items() if kept.done()]
                 for key in over[:excess]:
                     del self._handles[key]
+                    self._let_go_to = max(self._let_go_to, key)
 
     def handle(self, number: int) -> Handle | None:
         """The kept handle of this number."""
         with self._lock:
             return self._handles.get(number)
+
+    def let_go(self, number: int) -> bool:
+        """Whether a handle of this number was kept once and is no more."""
+        with self._lock:
+            return number <= self._let_go_to and number not in self._handles
 
     def last_handle(self) -> Handle | None:
         """The handle submitted last."""

@@ -88,6 +88,19 @@ def title_of(prompt: Any) -> str:
     return next((line.strip()[:TITLE_CHARACTERS] for line in lines if line.strip()), "")
 
 
+def messages_of(prompt: Any, parsed: ParsedOptions) -> tuple[tuple[str, str], ...]:
+    """(role, content) of each message, the system's first; none for a raw prompt and for token ids."""
+    if parsed.raw:
+        return ()
+    system = () if parsed.system is None else (("system", parsed.system),)
+    if isinstance(prompt, str):
+        return (*system, ("user", prompt))
+    items = list(prompt)
+    if not all(isinstance(item, Mapping) for item in items):
+        return ()
+    return (*system, *((str(item.get("role", "")), str(item.get("content") or "")) for item in items))
+
+
 def check_call(
     prompt: Any,
     options: Mapping[str, Any],
@@ -132,7 +145,7 @@ def check_call(
             raise
     requests, held = [], []
     for (shape, text, cuts), one in zip(shapes, prompts, strict=True):
-        title = title_of(one)
+        title, messages = title_of(one), messages_of(one, parsed)
         for sample in range(parsed.n):
             own = replace(shape, sampling=replace(shape.sampling, seed=(shape.sampling.seed + sample) % 2**64))
             code = UserCode(on_token, parsed.logits_processors, copy_context())
@@ -146,6 +159,7 @@ def check_call(
                     parsed.deadline,
                     parsed.cache_prompt,
                     cuts,
+                    messages,
                     code,
                     compiled=compiled,
                     model_class=parsed.model_class,

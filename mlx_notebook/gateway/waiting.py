@@ -18,7 +18,7 @@ from mlx_notebook.gateway.lease import device_lease
 from mlx_notebook.gateway.registry import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from mlx_notebook.gateway.handle import Handle
 
@@ -55,11 +55,23 @@ def refuse_to_block(what: str) -> None:
             f"{what} on the engine thread (in a callback or processor) would wait for itself;"
             " hand the work to another thread."
         )
-    if device_lease().held_by_thread(me):
+    refuse_as_holder(what)
+
+
+def refuse_as_holder(what: str) -> None:
+    """Raise WouldDeadlock where `what` waits for the device, and this very thread holds it."""
+    if device_lease().held_by_thread(threading.get_ident()):
         raise WouldDeadlock(
             f"{what} while this thread holds the device lease would wait for itself;"
             " leave the `with ...lease()` block first."
         )
+
+
+def refuse_where_paused(handles: Iterable[Handle]) -> None:
+    """Raise WouldDeadlock where none of these can end, since this thread paused all of their gateways."""
+    waited_for = [handle for handle in handles if not handle.done()]
+    if waited_for and all(handle.is_held_by_me for handle in waited_for):
+        waited_for[0].refuse_to_wait()
 
 
 def interrupted(*waited_for: Handle) -> None:

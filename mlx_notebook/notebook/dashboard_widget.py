@@ -23,3 +23,4 @@ class Dashboard(RunView):
     view = "dashboard"
     wants = ("requests", "titles", "steps", "chunks", "controls")
     widget_class = DashboardWidget
+    can_resume = True

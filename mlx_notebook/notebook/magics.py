@@ -144,7 +144,7 @@ class MlxMagics(Magics):
     @_helped_by(DASH)
     def mlxdash(self, line: str) -> None:
         cell_rows.mention_failures()
-        words = parse(DASH, line, {}).words
+        words = parse(DASH, line, self.shell.user_ns).words
         open_gateway(DASH.name, words[0] if words else None).dashboard().display()
 
     @no_var_expand
@@ -162,7 +162,7 @@ class MlxMagics(Magics):
         from mlx_notebook.notebook.why import why_bundle
 
         cell_rows.mention_failures()
-        words = parse(WHY, line, {}).words
+        words = parse(WHY, line, self.shell.user_ns).words
         handle = kept_handle(WHY.name, words[0]) if words else registry.last_handle()
         if handle is None:
             raise UsageError(f"{WHY.name}: nothing was submitted yet")

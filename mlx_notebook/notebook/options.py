@@ -205,7 +205,10 @@ TRACE = Magic(
     options=(
         Option("--last", "only the last so many requests", whole, "N"),
         Option(
-            "--save", "write the log to this file instead, for Perfetto or load_trace; no text is in it", text, "FILE"
+            "--save",
+            "write the whole log to this file instead, for Perfetto or load_trace; no text is in it",
+            text,
+            "FILE",
         ),
         _switch("--text", "with --save: prompts and answers too"),
     ),

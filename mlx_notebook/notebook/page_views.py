@@ -1,7 +1,9 @@
 """What the pages have told about their views of one widget: shown or hidden, selected in, gone.
 
 The thread contract: any thread may call anything; a lock guards the facts, nobody waits.
-A page is one load of one browser tab (its id changes on reload), a view one place in it.
+A page is one load of one browser tab (its id changes on reload), a view one place in it. A page that
+came after another is most likely its reload: the other's views count no more, unless they are heard again
+(two tabs may show one notebook).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ class _View:
     page: str
     shown: bool = True
     selecting: bool = False
+    replaced: bool = False
 
 
 class PageViews:
@@ -45,9 +48,11 @@ class PageViews:
             elif kind == "gone":
                 self._views.pop(view, None)
             elif kind == "visible" and view in self._views:
+                self._views[view].replaced = False
                 self._views[view].shown = bool(content["on"])
                 self._resync = self._resync or bool(content["on"])
             elif kind == "selection" and view in self._views:
+                self._views[view].replaced = False
                 self._views[view].selecting = bool(content["active"])
             else:
                 return False
@@ -56,9 +61,9 @@ class PageViews:
     def _hello(self, page: str) -> None:
         if page not in self._pages:
             self._pages.append(page)
-            # A page that came after another is most likely its reload: nobody selects in the old one any more.
             for other in self._views.values():
                 other.selecting = False
+                other.replaced = True
 
     def take_resync(self) -> bool:
         """Whether a page asked for the whole since the last time."""
@@ -80,9 +85,9 @@ class PageViews:
 
     @property
     def count(self) -> int:
-        """How many views pages show or hide now."""
+        """How many views pages show or hide now, as far as anybody can tell: a page may vanish without a word."""
         with self._lock:
-            return len(self._views)
+            return sum(not view.replaced for view in self._views.values())
 
     @property
     def selecting(self) -> bool:

@@ -113,7 +113,8 @@ def token_of_trace(trace: Trace, row_id: int, n: int) -> dict[str, Any]:
     if about is not None and 0 < n <= len(about.pieces):
         found["text"] = clean_text(about.pieces[n - 1])
     if about is not None and 0 < n <= len(about.logprobs):
-        found["logprob"] = round(about.logprobs[n - 1], 3)
+        value = about.logprobs[n - 1]
+        found["logprob"] = None if value is None else round(value, 3)
     return found
 
 

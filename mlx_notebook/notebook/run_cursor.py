@@ -13,6 +13,7 @@ from mlx_notebook.core.rows import RowStatus
 from mlx_notebook.gateway.registry import registry
 from mlx_notebook.notebook.run_words import ending, waiting
 from mlx_notebook.notebook.static_html import clean_text
+from mlx_notebook.trace.trace import NOT_KEPT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -35,7 +36,7 @@ class Words:
     """What a feed asks about requests beside the log: title, model, text and log-probabilities of tokens."""
 
     def title(self, row_id: int) -> tuple[str, str] | None:
-        """(first line of the prompt, model); None if nothing is known yet."""
+        """(first line of the prompt, or that it is gone, model); None if nothing is known yet."""
         raise NotImplementedError
 
     def pieces(self, row_id: int, after: int) -> list[str]:
@@ -52,7 +53,9 @@ class HandleWords(Words):
 
     def title(self, row_id: int) -> tuple[str, str] | None:
         handle = registry.handle(row_id)
-        return None if handle is None else (handle.title, handle.model)
+        if handle is None:
+            return (NOT_KEPT, "") if registry.let_go(row_id) else None
+        return handle.title, handle.model
 
     def pieces(self, row_id: int, after: int) -> list[str]:
         handle = registry.handle(row_id)
@@ -60,19 +63,20 @@ class HandleWords(Words):
 
     def logprob(self, row_id: int, n: int) -> float | None:
         handle = registry.handle(row_id)
-        known = [] if handle is None else handle.logprobs_so_far()
-        return known[n - 1].logprob if 0 < n <= len(known) else None
+        known = [] if handle is None or n < 1 else handle.logprobs_so_far(n - 1, n)
+        return known[0].logprob if known else None
 
 
 class TraceWords(Words):
     """From a trace; without text in it, titles are empty."""
 
     def __init__(self, trace: Trace) -> None:
+        self._trace = trace
         self._about = trace.about
 
     def title(self, row_id: int) -> tuple[str, str] | None:
         about = self._about.get(row_id)
-        return None if about is None else (about.title, about.model)
+        return self._trace.title_of(row_id), "" if about is None else about.model
 
     def pieces(self, row_id: int, after: int) -> list[str]:
         about = self._about.get(row_id)

@@ -7,7 +7,7 @@ and the table are shown at once.
 
 The thread contract: `display` and `to_html` belong to the caller's thread; `tick`, `stop` and the trait
 `snapshot` to the publisher's; `_on_message` comes on the kernel's main thread or on a comm subshell,
-acknowledges at once, and what it asks of the feed never waits for a step.
+acknowledges at once, and waits for the engine at most where an action has an answer (`extend`).
 """
 
 from __future__ import annotations
@@ -53,6 +53,9 @@ class RunView(traitlets.HasTraits):
     view: ClassVar[str]
     wants: ClassVar[tuple[str, ...]]
     widget_class: ClassVar[type[RunWidget]]
+    can_resume: ClassVar[bool] = False
+    """Whether it has a button that lets a paused gateway go on: only such a view may hold a pause."""
+
     selected = traitlets.List(traitlets.Int())
 
     def __init__(self, feed: RunFeed) -> None:
@@ -121,7 +124,7 @@ class RunView(traitlets.HasTraits):
 
     def close(self) -> None:
         """End the view: it becomes a picture and a table, and what it held back goes on."""
-        self._feed.closed_by_reader()
+        self._let_go()
         self._final = True
         publisher().follow(self)
 
@@ -147,7 +150,7 @@ class RunView(traitlets.HasTraits):
     def stop(self) -> None:
         """Freeze as things stand: nobody will tick this view again."""
         if not self._as_text:
-            self._feed.closed_by_reader()
+            self._let_go()
             self._freeze.now()
 
     def _end(self) -> bool:
@@ -176,7 +179,7 @@ class RunView(traitlets.HasTraits):
     def _somebody_looks(self) -> bool:
         """A view that was closed holds nothing back; it is followed again when a page shows it again."""
         if self._views.count:
-            if not self._watched:
+            if self.can_resume and not self._watched:
                 self._watched = True
                 self._feed.opened_by_reader()
             self._unseen_since = None
@@ -186,9 +189,13 @@ class RunView(traitlets.HasTraits):
             self._unseen_since = now
         if now - self._unseen_since < GONE_S:
             return True
-        self._watched = False
-        self._feed.closed_by_reader()
+        self._let_go()
         return False
+
+    def _let_go(self) -> None:
+        self._watched = False
+        if self.can_resume:
+            self._feed.closed_by_reader()
 
     def _send_part(self) -> None:
         # The history counts as the present state: deltas go on from its number.

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from mlx_notebook.core.explain import TimedReason
+    from mlx_notebook.core.recording import Recording
     from mlx_notebook.gateway.gateway import Gateway
     from mlx_notebook.notebook.run_feed import Body
     from mlx_notebook.trace.trace import Trace
@@ -147,33 +148,27 @@ class GatewayFeed:
 
     def whole(self, *, why: bool = False) -> Body:
         """Everything, as one body, without moving on."""
-        recorder, fresh = self._engine.recorder, self._fresh()
-        with recorder.lock:
-            recording = recorder.refresh()
-            body = {**fresh.news(recording, time.monotonic_ns()), "figures": self.figures()}
-            if why:
-                ids = body.get("requests", {}).get("id", [])
-                body["why"] = {str(row_id): told(self._why(row_id, None)) for row_id in ids}
+        recorder = self._engine.recorder
+        with recorder.lock:  # no longer than a copy takes: the other views' news wait for it
+            recording = recorder.refresh().copy()
+        body = {**self._fresh().news(recording, time.monotonic_ns()), "figures": self.figures()}
+        if why:
+            ids = body.get("requests", {}).get("id", [])
+            body["why"] = {str(row_id): told(_why(recording, row_id, None)) for row_id in ids}
         return body
 
     def ask(self, asked: Mapping[str, Any]) -> object:
         """Do what a page asks; waits for the engine's answer at most where there must be one (`extend`)."""
         if asked.get("do") == "why":
             at = asked.get("at")
-            return told(self._why(int(asked["row"]), None if at is None else self._t0 + int(at) * 1000))
+            recorder = self._engine.recorder
+            with recorder.lock:
+                recording = recorder.refresh()
+                return told(_why(recording, int(asked["row"]), None if at is None else self._t0 + int(at) * 1000))
         gateway = self._gateway()
         if gateway is None:
             raise ValueError("the gateway is gone")
         return act(gateway, asked)
-
-    def _why(self, row_id: int, at_ns: int | None) -> list[TimedReason]:
-        handle = registry.handle(row_id)
-        recorder = self._engine.recorder
-        with recorder.lock:
-            recording = recorder.refresh()
-            if handle is None:
-                return explain(recording, row_id, at_ns=at_ns, now_ns=time.monotonic_ns())
-            return handle.explain(at_ns, recording=recording)
 
     def opened_by_reader(self) -> None:
         """A view is open that can resume: who paused and waits need not be told that nobody would."""
@@ -182,6 +177,13 @@ class GatewayFeed:
     def closed_by_reader(self) -> None:
         """The last view was closed: a paused gateway goes on, unless another view watches it."""
         self._engine.pausing.unwatch(self)
+
+
+def _why(recording: Recording, row_id: int, at_ns: int | None) -> list[TimedReason]:
+    handle = registry.handle(row_id)
+    if handle is None:
+        return explain(recording, row_id, at_ns=at_ns, now_ns=time.monotonic_ns())
+    return handle.explain(at_ns, recording=recording)
 
 
 def told(reasons: Sequence[TimedReason]) -> list[dict[str, Any]]:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 TRACE = "%mlxtrace"
 
 
-def open_gateway(magic: str, name: str | None) -> Gateway:
-    """The gateway of that name, or the current one.
+def open_gateway(magic: str, name: object = None) -> Gateway:
+    """That gateway, the one of that name, or the current one.
 
     Raises:
         UsageError: there is none.
@@ -34,14 +34,14 @@ def open_gateway(magic: str, name: str | None) -> Gateway:
     return current
 
 
-def show_trace(word: str | None, options: Mapping[str, Any]) -> None:
+def show_trace(word: object, options: Mapping[str, Any]) -> None:
     """Show the timeline of one request's gateway or of the current one; with `save`, write its log to a file.
 
     Raises:
         UsageError: an option has no meaning here, or there is no such request or gateway.
     """
     handle = None if word is None else kept_handle(TRACE, word)
-    gateway = open_gateway(TRACE, None) if handle is None else _gateway_of(handle)
+    gateway = open_gateway(TRACE) if handle is None else _gateway_of(handle)
     last, file = options.get("last"), options.get("save")
     if handle is not None and last is not None:
         raise UsageError(f"{TRACE} takes the number of a request or --last, not both")
@@ -50,6 +50,10 @@ def show_trace(word: str | None, options: Mapping[str, Any]) -> None:
     if last is not None and last < 1:
         raise UsageError(f"{TRACE}: --last takes a whole number from 1, not {last}")
     if file is not None:
+        # Why one request waited is in the records of the others: a part of the log would explain nothing.
+        chosen = f"--last {last}" if last is not None else "" if handle is None else f"the request {handle.id}"
+        if chosen:
+            raise UsageError(f"{TRACE}: --save writes the whole log, so leave {chosen} out")
         path = gateway.save_trace(file, text=bool(options.get("text")))
         say(f"Wrote {path}: it opens at ui.perfetto.dev, and with mlx_notebook.load_trace.")
         return

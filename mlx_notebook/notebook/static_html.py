@@ -11,6 +11,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.core.rows import RowStatus
+from mlx_notebook.notebook.printing import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,9 +69,10 @@ def running_note(progress: RowProgress) -> str:
     """What a row that has not ended is doing, in words."""
     if progress.status is RowStatus.QUEUED:
         return f"waiting: {progress.waiting}" if progress.waiting else "waiting"
+    paused = "paused, " if getattr(progress, "paused", False) else ""  # not every source of rows knows
     if progress.status is RowStatus.PREFILL:
-        return f"reading the prompt, {progress.prefilled:,} of {progress.prompt_tokens:,} tokens"
-    return f"answering, {progress.generated_tokens:,} tokens so far"
+        return f"{paused}reading the prompt, {progress.prefilled:,} of {progress.prompt_tokens:,} tokens"
+    return f"{paused}answering, {progress.generated_tokens:,} tokens so far"
 
 
 def frozen_bundle(
@@ -82,10 +84,11 @@ def frozen_bundle(
 ) -> tuple[dict[str, str], dict[str, Any]]:
     """The rows' texts as they stand: a MIME bundle and its output metadata. Never waits.
 
-    `text/plain` is the text itself for one row (rows are numbered where there are more); a row
-    that failed or was cancelled says so on a line of its own. A row that still runs says that too.
-    `metadata` goes under "mlx_notebook"; its values must be what JSON can carry. `prompts` are what
-    the user typed, the headings where there are several rows; without them the handles' own text.
+    `text/plain` is the text itself (without characters that would move a terminal) for one row; rows
+    are numbered where there are more, and a row that failed, was cancelled or still runs says so on a
+    line of its own. `metadata` goes under "mlx_notebook"; its values must be what JSON can carry.
+    `prompts` are what the user typed, the headings where there are several rows; without them the
+    handles' own text.
     """
     # The figures before the text: a final status has all its text.
     rows = [(handle, handle.progress()) for handle in handles]
@@ -100,7 +103,7 @@ def frozen_bundle(
         parts_plain.append(_row_plain(heading, text, "" if _whole(progress) else note))
     caption = f"{title}: " if title else ""
     html = f'<div class="mlx-notebook" aria-label="{escape(clean_text(caption))}answer">{"".join(parts_html)}</div>'
-    return {"text/plain": "\n\n".join(parts_plain), "text/html": html}, {METADATA_KEY: dict(metadata)}
+    return {"text/plain": printable("\n\n".join(parts_plain)), "text/html": html}, {METADATA_KEY: dict(metadata)}
 
 
 def standalone_page(body: str, *, title: str) -> str:

@@ -108,7 +108,7 @@ class StreamView(traitlets.HasTraits):
         self._widget: StreamWidget | None = None
         self._making = threading.Lock()
         self._traced = bool(self._cursors) and all(cursor.traced for cursor in self._cursors)
-        self._asked_tokens: deque[tuple[int, bool]] = deque()
+        self._asked_tokens: deque[tuple[int, bool, str]] = deque()
         self._as_text = False
         self._asked_at = 0.0
         self._text_at = 0.0
@@ -179,10 +179,11 @@ class StreamView(traitlets.HasTraits):
 
     def _after_the_end(self) -> bool:
         if self._keep and not self._as_text:
-            if self._views.take_resync():
+            missed, asked = self._views.take_resync(), self._take_token_asks()
+            if missed:
                 self._send_snapshot(final=True)
-            if self._take_token_asks():
-                self._send_delta()
+            if missed or asked:
+                self._send_tokens(anew=missed)
             return False
         more = self._freeze.tick()
         if self._freeze.widget_may_close and self._widget is not None:
@@ -212,8 +213,13 @@ class StreamView(traitlets.HasTraits):
 
     def _tick_widget(self, ended: bool) -> None:
         self._take_token_asks()
-        if self._views.take_resync() or ended:
-            self._send_snapshot(final=ended)
+        missed = self._views.take_resync()
+        if ended:
+            self._send_tokens(anew=missed)  # before the last snapshot, which has none: their last piece came only now
+            self._send_snapshot(final=True)
+        elif missed:
+            self._send_snapshot(final=False)
+            self._tell_tokens_anew()
         elif self._views.visible:
             self._send_delta()
             if time.monotonic() >= self._next_snapshot:
@@ -223,10 +229,32 @@ class StreamView(traitlets.HasTraits):
         """Note which rows' texts pages want token by token; True if one wants one anew."""
         asked = False
         while self._asked_tokens:
-            row, on = self._asked_tokens.popleft()
-            self._cursors[row].follow_tokens(on)
+            row, on, view = self._asked_tokens.popleft()
+            self._cursors[row].follow_tokens(on, view)
             asked = asked or on
         return asked
+
+    def _note_token_ask(self, content: Mapping[str, Any]) -> None:
+        row, on, view = int(content["row"]), bool(content["on"]), str(content.get("view", ""))
+        if not 0 <= row < len(self._handles):
+            raise IndexError(f"there is no row {row}")
+        if on or view or self._views.count <= 1:  # who does not say which view stops must not stop another
+            self._asked_tokens.append((row, on, view))
+
+    def _forget_follower(self, view: str) -> None:
+        gone = [view, *([""] if not self._views.count else [])]
+        self._asked_tokens.extend((row, False, one) for row in range(len(self._cursors)) for one in gone)
+
+    def _send_tokens(self, *, anew: bool) -> None:
+        """The tokens that followers have not got yet, or all; nothing where nobody follows."""
+        if anew:
+            self._tell_tokens_anew()
+        if any(cursor.followed for cursor in self._cursors):
+            self._send_delta()
+
+    def _tell_tokens_anew(self) -> None:
+        for cursor in self._cursors:
+            cursor.tell_tokens_anew()
 
     def _send_delta(self) -> None:
         rows = [{"i": i, **news} for i, cursor in enumerate(self._cursors) if (news := cursor.news())]
@@ -276,11 +304,13 @@ class StreamView(traitlets.HasTraits):
             if kind == "cancel":
                 self._cancel(content)
             elif kind == "tokens":
-                self._asked_tokens.append((int(content["row"]), bool(content["on"])))
+                self._note_token_ask(content)
                 publisher().follow(self)
             elif kind == "token":
                 self._tell_token(int(content["row"]), int(content["n"]))
             elif self._views.hear(content):
+                if kind == "gone":
+                    self._forget_follower(str(content.get("view", "")))
                 publisher().follow(self)
         except Exception:  # noqa: BLE001 - whatever a page may send, the kernel goes on
             _log.exception("a message of the page was not understood: %r", content)

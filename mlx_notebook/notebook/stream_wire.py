@@ -2,7 +2,7 @@
 
 Kernel to page: the trait `snapshot` is the truth; custom messages of kind "delta" bring what
 is new since the number before. Page to kernel: custom messages only (hello, view, visible,
-selection, gone, resync, cancel). Plain JSON everywhere: some front ends lose binary buffers.
+selection, gone, resync, cancel, tokens, token). Plain JSON everywhere: some front ends lose binary buffers.
 Nothing here knows a widget, a thread or a clock.
 """
 
@@ -81,16 +81,30 @@ class RowCursor:
         self._prompt = prompt_title(prompt)
         self._told: dict[str, Any] = {}
         self._position = 0
-        self._tokens: int | None = None
+        self._followers: set[str] = set()
+        self._tokens = 0
 
     @property
     def traced(self) -> bool:
         """Whether the text can be had token by token. Not every source of rows can."""
         return hasattr(self._handle, "pieces")
 
-    def follow_tokens(self, on: bool) -> None:
-        """Tell the text token by token too, from the first on; or no longer."""
-        self._tokens = 0 if on and self.traced else None
+    @property
+    def followed(self) -> bool:
+        """Whether a view wants the text token by token."""
+        return bool(self._followers)
+
+    def follow_tokens(self, on: bool, view: str = "") -> None:
+        """Tell the text token by token too, from the first on; or no longer, as soon as no view wants it."""
+        if on and self.traced:
+            self._followers.add(view)
+            self._tokens = 0
+        else:
+            self._followers.discard(view)
+
+    def tell_tokens_anew(self) -> None:
+        """A page missed some: begin with the first again, for those who follow."""
+        self._tokens = 0
 
     def whole(self) -> dict[str, Any]:
         """All there is to say about the row; what follows is told from here."""
@@ -98,7 +112,7 @@ class RowCursor:
         self._told = dict(figures(self._handle.progress()))
         text = self._handle.text_so_far
         self._position = len(text)
-        return {**self._told, "prompt": self._prompt, "text": clean_text(text)}
+        return {**self._told, "id": self._handle.id, "prompt": self._prompt, "text": clean_text(text)}
 
     def news(self) -> dict[str, Any]:
         """What changed since; empty if nothing did."""
@@ -108,7 +122,7 @@ class RowCursor:
         if text := self._handle.text_from(self._position):
             self._position += len(text)
             news["add"] = clean_text(text)
-        if self._tokens is not None and (tokens := self._new_tokens(self._tokens)) is not None:
+        if self._followers and (tokens := self._new_tokens(self._tokens)) is not None:
             news["tok"] = tokens
         return news
 
@@ -121,7 +135,7 @@ class RowCursor:
         if not pieces:
             return None
         self._tokens = after + len(pieces)
-        known = handle.logprobs_so_far()[after : self._tokens]
+        known = handle.logprobs_so_far(after)[: len(pieces)]
         chances = [_chance(one.logprob) for one in known]
         return {
             "from": after,

@@ -1,4 +1,4 @@
-"""Makes the views that `gateway.dashboard()`, `gateway.timeline()` and `gateway.stream()` return."""
+"""Makes the views that `dashboard()`, `timeline()` and `stream()` of a gateway or a trace return."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from mlx_notebook.gateway.handle import Handle
 from mlx_notebook.notebook.run_wire import GatewayFeed, TraceFeed
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mlx_notebook.gateway.gateway import Gateway
     from mlx_notebook.notebook.dashboard_widget import Dashboard
     from mlx_notebook.notebook.stream_widget import StreamView
@@ -71,6 +73,21 @@ def stream_of(handles: Any) -> StreamView:
     return StreamView(
         chosen, title=chosen[0].model, keep=True, prompts=[one.title or one.prompt_text for one in chosen]
     )
+
+
+def stream_of_trace(trace: Trace, ids: Sequence[int]) -> StreamView:
+    """The texts of these requests of a trace, or of all whose text it has.
+
+    Raises:
+        LookupError, ValueError: a request or its text is not in the trace.
+    """
+    from mlx_notebook.notebook.recorded_rows import RecordedRow
+    from mlx_notebook.notebook.stream_widget import StreamView
+
+    chosen = ids or [row_id for row_id in trace.recording.requests if row_id in trace.about or not trace.with_text]
+    if not chosen:
+        raise LookupError("the trace has no request whose text it holds")
+    return StreamView([RecordedRow(trace, row_id) for row_id in chosen], title=trace.title, keep=True)
 
 
 def ids_of(rows: Any) -> tuple[int, ...]:

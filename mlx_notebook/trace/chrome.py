@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mlx_notebook.core.explain import explain
 from mlx_notebook.core.recording import CONTROLS, LEASE_WORDS
 from mlx_notebook.core.segments import segments_of
 from mlx_notebook.trace.frames import figures_ms
@@ -95,8 +94,7 @@ def _names(trace: Trace) -> Iterator[Event]:
         yield name("thread_name", what, ENGINE, tid)
         yield name("thread_sort_index", tid, ENGINE, tid)
     for place, row_id in enumerate(trace.recording.requests):
-        about = trace.about.get(row_id)
-        title = about.title[:60] if about is not None else ""
+        title = trace.title_of(row_id)[:60]
         yield name("thread_name", f"request {row_id}{f': {title}' if title else ''}", REQUESTS, row_id)
         yield name("thread_sort_index", place, REQUESTS, row_id)
 
@@ -164,7 +162,7 @@ def _request(trace: Trace, row: RequestTrace, clock: _Clock) -> Iterator[Event]:
     segments = segments_of(recording, row.id)
     if not segments:
         return
-    words = {reason.code: reason.text for reason in explain(recording, row.id)}
+    words = {reason.code: reason.text for reason in trace.explain(row.id)}
     start, end = segments[0].start_ns, segments[-1].end_ns
     figures = {name: value for name, value in figures_ms(row).items() if value is not None}
     yield clock.span(

@@ -1,18 +1,22 @@
 """Trace files: one JSON document that Perfetto opens, and that `load_trace` reads back whole.
 
 Beside the events of the trace-event format it holds, under "mlxNotebook", the log's own columns, so that
-nothing is lost: every view, figure, frame and explanation works from a file as from the gateway.
+nothing is lost: every view, figure, frame and explanation works from a file as from the gateway. A file without
+text has no token's id (-1 stands there) and no log-probability: with the model at hand both tell the words.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import math
 import pathlib
-from dataclasses import asdict, fields, replace
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from typing import Any
 
-from mlx_notebook.core.ring import COLUMNS
+from mlx_notebook.core.explain import Tenure
+from mlx_notebook.core.ring import COLUMNS, Kind
 from mlx_notebook.errors import MlxNotebookError
 from mlx_notebook.trace.chrome import events_of
 from mlx_notebook.trace.trace import About, Trace
@@ -20,10 +24,19 @@ from mlx_notebook.trace.trace import About, Trace
 KEY = "mlxNotebook"
 VERSION = 1
 
+NO_ID = -1
+"""Stands for a token's id in a file without text."""
+
 
 def document_of(trace: Trace) -> dict[str, Any]:
     """The whole file as plain values."""
     columns = {name: [int(value) for value in trace.columns[name]] for name in COLUMNS}
+    about = list(trace.about.values())
+    if not trace.with_text:
+        columns["a"] = [
+            NO_ID if kind == Kind.TOKEN else a for kind, a in zip(columns["kind"], columns["a"], strict=True)
+        ]
+        about = [replace(one, logprobs=()) for one in about]
     return {
         "traceEvents": events_of(trace) if columns["kind"] else [],
         "displayTimeUnit": "ms",
@@ -34,11 +47,25 @@ def document_of(trace: Trace) -> dict[str, Any]:
             "missed": trace.missed,
             "epoch_ns": trace.epoch_ns,
             "with_text": trace.with_text,
-            "figures": dict(trace.figures),
-            "about": [asdict(about) for about in trace.about.values()],
+            "figures": plain(trace.figures),
+            "tenures": [list(one) for one in trace.tenures],
+            "about": [plain({field.name: getattr(one, field.name) for field in fields(About)}) for one in about],
             "columns": columns,
         },
     }
+
+
+def plain(value: Any) -> Any:
+    """As JSON can carry it: no number for what is none (null), and what JSON does not know by its repr."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, str | int) else repr(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(one) for one in value]
+    return repr(value)
 
 
 def save(trace: Trace, path: str | pathlib.Path) -> pathlib.Path:
@@ -106,10 +133,17 @@ def _trace_of(kept: dict[str, Any]) -> Trace:
         title=str(kept["title"]),
         columns=columns,
         missed=int(kept["missed"]),
-        about={one.id: replace(one, pieces=tuple(one.pieces), logprobs=tuple(one.logprobs)) for one in about},
+        about={one.id: _as_made(one) for one in about},
         figures=dict(kept["figures"]),
         epoch_ns=int(kept["epoch_ns"]),
         with_text=bool(kept["with_text"]),
+        tenures=tuple(Tenure(*one) for one in kept.get("tenures", ())),
     )
     _ = trace.recording  # a record of a kind that does not exist is found now, not in a view
     return trace
+
+
+def _as_made(about: About) -> About:
+    """With tuples again, where JSON has lists only."""
+    messages, beside = (tuple((str(a), str(b)) for a, b in pairs) for pairs in (about.messages, about.beside))
+    return replace(about, pieces=tuple(about.pieces), logprobs=tuple(about.logprobs), messages=messages, beside=beside)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mlx_notebook.trace.trace import NOT_KEPT
+
 if TYPE_CHECKING:
     from pandas import DataFrame
 
@@ -20,7 +22,7 @@ def requests_frame(trace: Trace) -> DataFrame:
 
     Columns: `status, finish_reason, finish_detail, model, priority, prompt_tokens, cached_tokens, generated_tokens,
     max_tokens, slot, submitted_s, admitted_s, first_token_s, ended_s, queue_ms, prefill_ms, decode_ms, ttft_ms,
-    tpot_ms, chunks, rewinds`; and `prompt, text` where the trace has text.
+    tpot_ms, chunks, rewinds`; and `prompt, text` where the trace has text ("text no longer kept" where it had gone).
     """
     import pandas as pd
 
@@ -77,8 +79,8 @@ def _request(trace: Trace, row: RequestTrace, about: About | None, chunks: int) 
     for name in ("priority", "prompt_tokens", "cached_tokens", "generated_tokens", "max_tokens", "slot"):
         values[name] = getattr(row, name)
     if trace.with_text:
-        values["prompt"] = "" if about is None else about.prompt
-        values["text"] = "" if about is None else "".join(about.pieces)
+        values["prompt"] = NOT_KEPT if about is None else about.prompt
+        values["text"] = NOT_KEPT if about is None else "".join(about.pieces)
     return values
 
 
@@ -132,7 +134,7 @@ def tokens_frame(trace: Trace) -> DataFrame:
 
     Columns: `request, n` (1 is its first), `step, token_id, at_s, gap_ms` (since the request's token before), `shared`
     (rows that got a token in the same step), `user_ms` (the user's own code, where it was slow); `logprob` where it
-    was asked for, and `text` where the trace has text.
+    was asked for, and `text` where the trace has text. A file without text has neither `token_id` nor `logprob`.
     """
     import numpy as np
     import pandas as pd
@@ -145,7 +147,7 @@ def tokens_frame(trace: Trace) -> DataFrame:
             "request": columns["row"],
             "n": columns["n"],
             "step": columns["step"],
-            "token_id": columns["token_id"],
+            "token_id": _ids(columns["token_id"]),
             "at_s": (columns["at"] - began) / 1e9,
             "gap_ms": at.groupby(columns["row"]).diff() / 1e6,
             "shared": pd.Series(columns["step"]).groupby(columns["step"]).transform("size"),
@@ -158,6 +160,13 @@ def tokens_frame(trace: Trace) -> DataFrame:
     if trace.with_text:
         frame["text"] = [_at(trace.about.get(row), "pieces", n) or "" for row, n in pairs]
     return frame
+
+
+def _ids(column: Any) -> Any:
+    """Tokens' ids, missing where a file without text left them out."""
+    import pandas as pd
+
+    return pd.Series(column, dtype="Int64").mask(column < 0) if (column < 0).any() else column
 
 
 def _at(about: About | None, what: str, n: int) -> Any:

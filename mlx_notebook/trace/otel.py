@@ -121,12 +121,14 @@ def attributes_of(row: RequestTrace, about: About | None, *, with_text: bool = F
     if row.status == "failed":
         values["error.type"] = "row_failed"
     if with_text and about is not None:
-        values["gen_ai.input.messages"] = _message("user", about.prompt)
-        values["gen_ai.output.messages"] = _message("assistant", "".join(about.pieces), finish_reason=str(row.reason))
+        asked = about.messages or (("user", about.prompt),)
+        answer = {**_message("assistant", "".join(about.pieces)), "finish_reason": str(row.reason)}
+        values["gen_ai.input.messages"] = json.dumps([_message(role, content) for role, content in asked])
+        values["gen_ai.output.messages"] = json.dumps([answer])
         if options.get("stop"):
             values["gen_ai.request.stop_sequences"] = list(options["stop"])
     return values
 
 
-def _message(role: str, text: str, **more: str) -> str:
-    return json.dumps([{"role": role, "parts": [{"type": "text", "content": text}], **more}])
+def _message(role: str, text: str) -> dict[str, Any]:
+    return {"role": role, "parts": [{"type": "text", "content": text}]}

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from mlx_notebook.core.explain import TimedReason, explain
+from mlx_notebook.core.explain import Tenure, TimedReason, explain
+from mlx_notebook.core.placement import Reason
 from mlx_notebook.core.recording import Recording, recording_of
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ VIEWS = "mlx_notebook.notebook.views"
 """Views stand above traces and are found by name when somebody asks for one."""
 
 
+NOT_KEPT = "text no longer kept"
+"""Stands for the words of a request whose handle the process let go: it keeps those of the latest requests."""
+
+
 @dataclass(frozen=True, slots=True)
 class About:
     """What the log does not know of a request.
@@ -36,6 +41,8 @@ class About:
         title: the first line of what the user wrote; "" where text was not asked for.
         pieces: the text that each token brought, in order; empty where it was not asked for.
         logprobs: each token's natural logarithm of its probability; empty where there are none.
+        messages: (role, content) of the chat that was asked with; empty without text, for raw prompts and token ids.
+        beside: reasons for its time that the log does not know, as (code, sentence).
     """
 
     id: int
@@ -44,7 +51,9 @@ class About:
     prompt: str = ""
     title: str = ""
     pieces: tuple[str, ...] = ()
-    logprobs: tuple[float, ...] = ()
+    logprobs: tuple[float | None, ...] = ()
+    messages: tuple[tuple[str, str], ...] = ()
+    beside: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,7 @@ class Trace:
         figures: the gateway's statistics when the trace was made.
         epoch_ns: what to add to a time of `columns` to have nanoseconds since 1970.
         with_text: whether prompts and answers are in it.
+        tenures: who else held the device meanwhile.
     """
 
     title: str
@@ -68,11 +78,19 @@ class Trace:
     figures: Mapping[str, Any] = field(default_factory=dict)
     epoch_ns: int = 0
     with_text: bool = False
+    tenures: tuple[Tenure, ...] = ()
 
     @cached_property
     def recording(self) -> Recording:
         """The records, sorted into requests, steps, chunks, tokens, waits and controls."""
         return recording_of([self.columns], self.missed)
+
+    def title_of(self, row_id: int) -> str:
+        """The first line of what the user wrote; "" where text was not asked for, a remark where it is gone."""
+        about = self.about.get(row_id)
+        if about is not None:
+            return about.title
+        return NOT_KEPT if self.with_text else ""
 
     def requests(self) -> DataFrame:
         """A pandas frame, one row a request; see `mlx_notebook.trace.frames.requests_frame` for its columns."""
@@ -93,15 +111,20 @@ class Trace:
         return tokens_frame(self)
 
     def explain(self, row_id: int, at_ns: int | None = None) -> list[TimedReason]:
-        """Where a request's time went, in words, as far as the log tells; with `at_ns`, that moment.
+        """Where a request's time went, in words, as `handle.explain()` says it; with `at_ns`, that moment.
 
         Raises:
             LookupError: the trace has no such request.
         """
-        return explain(self.recording, row_id, at_ns=at_ns)
+        about = self.about.get(row_id)
+        beside = [] if about is None else [Reason(code, text) for code, text in about.beside]
+        return explain(self.recording, row_id, at_ns=at_ns, tenures=self.tenures, beside=beside)
 
     def save(self, path: str | pathlib.Path) -> pathlib.Path:
-        """Write a file that opens in Perfetto and Chrome's tracing page, and in `mlx_notebook.load_trace`."""
+        """Write a file that opens in Perfetto and Chrome's tracing page, and in `mlx_notebook.load_trace`.
+
+        A trace without text leaves the tokens' ids and log-probabilities out of it, which would tell the words.
+        """
         from mlx_notebook.trace.file import save
 
         return save(self, path)
@@ -125,6 +148,15 @@ class Trace:
     def timeline(self) -> Any:
         """The timeline of the run; shown by being a cell's last value. It has `to_html(path=None)` and `selected`."""
         return importlib.import_module(VIEWS).timeline_of_trace(self)
+
+    def stream(self, *ids: int) -> Any:
+        """The answers of these requests (all, if none is named) as a cell showed them; it has `to_html(path=None)`.
+
+        Raises:
+            ValueError: the trace was made without text.
+            LookupError: there is no such request, or its text was no longer kept.
+        """
+        return importlib.import_module(VIEWS).stream_of_trace(self, ids)
 
     def __repr__(self) -> str:
         recording = self.recording

@@ -254,6 +254,20 @@ def test_one_moment() -> None:
     assert explain(run.recording(), 1, at_ns=run.now + MS) == []
 
 
+def test_a_moment_in_a_chunk_is_about_that_chunk_alone() -> None:
+    run = Run()
+    run.submit(1, prompt=40)
+    moments = []
+    for _ in range(2):
+        run.round()
+        moments.append(run.now - MS)
+    assert "reading 16 tokens of the prompt in 2 chunks" in reasons(run, 1)["prefill"].text  # and not over yet
+    run.until(1)
+    texts = [explain(run.recording(), 1, at_ns=at)[0].text for at in moments]
+    assert ["reading 8 tokens of the prompt in 1 chunk" in text for text in texts] == [True, True]
+    assert "reading 40 tokens of the prompt in 5 chunks" in reasons(run, 1)["prefill"].text
+
+
 def test_times_sum_to_the_whole() -> None:
     run = Run()
     for row_id in (1, 2, 3):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-SETUP = """\
+SENTENCE = "The tide is the slow breath of the sea and the moon pulls the water along"
+WORDS = [f"{word} " for word in SENTENCE.split()]
+
+SETUP = f"""\
 import threading, time
 import mlx_notebook as mn
 from mlx_notebook.core.placement import Capabilities
 from mlx_notebook.engine.backend import ScriptedBackend, scripted_texts
 %load_ext mlx_notebook
 
-WORDS = [w + " " for w in "The tide is the slow breath of the sea and the moon pulls the water along".split()]
+WORDS = {WORDS!r}
 
 def scripted(places=4, step_s=0.05, read_s=0.0002, words=WORDS, **settings):
     facts = Capabilities(vocab_size=0x110000, context_length=32_768,

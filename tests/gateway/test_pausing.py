@@ -13,6 +13,8 @@ from mlx_notebook.core.placement import Capabilities
 from mlx_notebook.engine.backend import ScriptedBackend
 from mlx_notebook.errors import MlxNotebookError, OverBudget, OverContext, WouldDeadlock
 from mlx_notebook.gateway.gateway import Gateway
+from mlx_notebook.gateway.handles import as_completed
+from mlx_notebook.gateway.handles import wait as wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,7 +104,16 @@ def test_the_device_is_free_while_paused(gw: Gateway) -> None:
 def test_a_wait_on_the_thread_that_paused_is_refused(gw: Gateway) -> None:
     gw.pause()
     handle = gw.submit("abc")
-    for wait in (handle.result, lambda: list(handle), gw.wait_idle):
+    waits = (
+        handle.result,
+        lambda: list(handle),
+        gw.wait_idle,
+        lambda: list(as_completed([handle])),
+        lambda: wait_for([handle]),
+        lambda: gw.generate("b"),
+        lambda: gw.map(["c"], progress=False),
+    )
+    for wait in waits:
         with pytest.raises(WouldDeadlock, match=r"resume\(\) or step\(\)"):
             wait()
     timer = threading.Timer(0.05, gw.resume)
@@ -112,6 +123,31 @@ def test_a_wait_on_the_thread_that_paused_is_refused(gw: Gateway) -> None:
     heard.join()
     timer.join()
     assert handle.done()
+
+
+def test_waiting_for_the_rows_of_a_paused_and_a_running_gateway(gw: Gateway) -> None:
+    with Gateway.from_backend(ScriptedBackend()) as other:
+        gw.pause()
+        held, goes_on = gw.submit("abc", max_tokens=2), other.submit("abc", max_tokens=2)
+        found = as_completed([held, goes_on])
+        assert next(found) is goes_on
+        with pytest.raises(WouldDeadlock):
+            next(found)
+
+
+def test_the_holder_of_the_device_cannot_step_but_may_pause(gw: Gateway) -> None:
+    gw.pause()
+    handle = gw.submit("abc", max_tokens=2)
+    with gw.lease(PATIENCE_S):
+        with pytest.raises(WouldDeadlock, match="holds the device lease"):
+            gw.step()
+        gw.slow_motion(0.001)
+        gw.slow_motion(0)
+        gw.resume()
+        gw.pause()
+        assert not handle.done()
+    gw.step(2)
+    assert len(handle.text_so_far) == 1
 
 
 def test_a_view_that_watches_may_be_waited_for_and_its_end_resumes(gw: Gateway) -> None:

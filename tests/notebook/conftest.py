@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import comm
 import pytest
+from comm.base_comm import BaseComm
 from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
@@ -13,7 +16,8 @@ from traitlets.config import Config
 from mlx_notebook.engine.backend import ScriptedBackend, scripted_texts
 from mlx_notebook.gateway.gateway import Gateway
 from mlx_notebook.gateway.registry import registry
-from mlx_notebook.notebook import extension
+from mlx_notebook.notebook import extension, frontend, stream_widget
+from tests.notebook.streaming import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,3 +98,29 @@ def displayed(loaded: InteractiveShell) -> Displayed:
     publisher = CapturingDisplayPublisher()
     loaded.display_pub = publisher
     return Displayed(publisher)
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
+    """Stream views of the test speak to this instead of a page, and it has their clock."""
+    wire = Wire()
+
+    class RecordingComm(BaseComm):
+        def publish_msg(
+            self, msg_type: str, data: Any = None, metadata: Any = None, buffers: Any = None, **keys: Any
+        ) -> None:
+            del metadata, buffers, keys
+            wire.messages.append((msg_type, data or {}))
+
+    def publish(data: Any, metadata: Any, *, transient: Any, update: bool) -> None:
+        wire.displays.append((data, metadata, transient["display_id"], update))
+
+    monkeypatch.setattr(comm, "create_comm", RecordingComm)
+    monkeypatch.setattr("IPython.display.publish_display_data", publish)
+    monkeypatch.setattr(stream_widget, "publisher", wire.publisher)
+    monkeypatch.setattr(stream_widget, "time", SimpleNamespace(monotonic=wire.monotonic))
+    monkeypatch.setattr("mlx_notebook.notebook.freeze.time", SimpleNamespace(monotonic=wire.monotonic))
+    monkeypatch.setattr(frontend, "kernel_has_comms", lambda: True)
+    frontend.forget()
+    yield wire
+    frontend.forget()

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mlx_notebook.engine.backend import ScriptedBackend
+from mlx_notebook.errors import WouldDeadlock
+from mlx_notebook.gateway.gateway import Gateway
 from mlx_notebook.notebook import frontend
 from mlx_notebook.notebook.dashboard_widget import Dashboard
 from mlx_notebook.notebook.run_page import as_script_data
@@ -109,6 +112,73 @@ def test_closing_the_last_view_lets_the_scheduler_go_on(
     monkeypatch.setattr("mlx_notebook.notebook.run_view.GONE_S", 0.0)
     assert not sent.view.tick()
     assert feed.resumed == 1
+
+
+@pytest.mark.parametrize("goodbye", [True, False], ids=["with a goodbye", "without a word"])
+def test_closing_the_tab_of_a_reloaded_page_lets_the_scheduler_go_on(
+    sent: Sent, feed: FakeFeed, monkeypatch: pytest.MonkeyPatch, goodbye: bool
+) -> None:
+    open_page(sent)
+    sent.view.tick()
+    if goodbye:
+        sent.page_says(kind="gone", view="1/1")
+        assert sent.view.tick()
+    sent.page_says(kind="hello", page="2", buffers=False)
+    assert sent.view.tick()
+    sent.page_says(kind="view", page="2", view="2/1", on=True)
+    monkeypatch.setattr("mlx_notebook.notebook.run_view.GONE_S", 0.0)
+    assert sent.view.tick()  # the dashboard came back: the pause is held on
+    assert (feed.opened, feed.resumed) == (1, 0)
+    sent.page_says(kind="gone", view="2/1")
+    assert not sent.view.tick()
+    assert feed.resumed == 1
+
+
+def test_a_page_that_was_reloaded_without_its_dashboard_holds_nothing(
+    sent: Sent, feed: FakeFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_page(sent)
+    sent.view.tick()
+    sent.page_says(kind="hello", page="2", buffers=False)
+    monkeypatch.setattr("mlx_notebook.notebook.run_view.GONE_S", 0.0)
+    assert not sent.view.tick()
+    assert feed.resumed == 1
+
+
+def test_another_tab_of_the_same_notebook_counts_as_soon_as_it_is_heard_again(sent: Sent, feed: FakeFeed) -> None:
+    open_page(sent)
+    sent.page_says(kind="hello", page="2", buffers=False)
+    sent.page_says(kind="view", page="2", view="2/1", on=True)
+    sent.page_says(kind="visible", view="1/1", on=True)
+    sent.page_says(kind="gone", view="2/1")
+    assert sent.view._views.count == 1
+    feed.more.append({"now": 7})
+    sent.view.tick()
+    assert "history" in sent.kinds()
+
+
+def test_a_timeline_has_no_button_to_resume_and_holds_no_pause(feed: FakeFeed, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = Sent(Timeline(feed), monkeypatch)
+    open_page(sent)
+    sent.view.tick()
+    sent.view.close()
+    assert (feed.opened, feed.resumed) == (0, 0)
+
+
+def test_who_paused_is_not_left_waiting_because_a_timeline_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Gateway.from_backend(ScriptedBackend()) as gw:
+        timeline = Sent(gw.timeline(), monkeypatch)
+        open_page(timeline)
+        timeline.view.tick()
+        gw.pause()
+        handle = gw.submit("abc", max_tokens=2)
+        with pytest.raises(WouldDeadlock):
+            handle.result()
+        dashboard = Sent(gw.dashboard(), monkeypatch)
+        open_page(dashboard)
+        dashboard.view.tick()
+        dashboard.view.close()  # the last dashboard; the timeline is still open
+        assert handle.result().generated_tokens == 2
 
 
 def test_a_question_is_acknowledged_at_once_and_answered(sent: Sent, feed: FakeFeed) -> None:

@@ -13,7 +13,7 @@ from mlx_notebook.engine.backend import ScriptedBackend, scripted_texts
 from mlx_notebook.errors import MlxNotebookError, OverContext
 from mlx_notebook.gateway.gateway import Gateway
 from mlx_notebook.notebook.run_cursor import ALL, parts_of
-from mlx_notebook.notebook.run_wire import GatewayFeed, TraceFeed, gateway_feed, trace_feed
+from mlx_notebook.notebook.run_wire import GatewayFeed, TraceFeed, gateway_feed, told, trace_feed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -276,6 +276,47 @@ def test_why_and_when(gw: Gateway) -> None:
     moment: Any = feed.ask({"do": "why", "row": handles[3].id, "at": at})
     assert [one["code"] for one in moment] == ["queue-batch-full"]
     assert set(feed.whole(why=True)["why"]) == {str(handle.id) for handle in handles}
+
+
+def test_the_answers_of_a_whole_run_hold_up_no_other_view(gw: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(gw).results()
+    lock, free = gw.engine.recorder.lock, []
+
+    def somebody_else() -> None:
+        taken = lock.acquire(blocking=False)
+        free.append(taken)
+        if taken:
+            lock.release()
+
+    def looked(reasons: Any) -> list[dict[str, Any]]:
+        other = threading.Thread(target=somebody_else)
+        other.start()
+        other.join()
+        return told(reasons)
+
+    monkeypatch.setattr("mlx_notebook.notebook.run_wire.told", looked)
+    assert len(gateway_feed(gw).whole(why=True)["why"]) == 4
+    assert free == [True] * 4
+
+
+def test_what_is_no_longer_kept_is_said(gw: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlx_notebook.gateway.registry.KEPT_HANDLES", 10)
+    before, after = run(gw, rows=2), run(gw, rows=12)
+    before.results()
+    after.results()
+    gw.submit("the last", max_tokens=1).result()
+    page = Page()
+    page.take(gateway_feed(gw).whole())
+    recorded = Page()
+    trace = gw.trace(text=True)
+    recorded.take(trace_feed(trace).whole())
+    gone = before[0].id
+    assert page.titles[gone] == recorded.titles[gone] == "text no longer kept"
+    assert page.titles[after[-1].id] == "prompt 11"
+    assert trace.requests().loc[gone, ["prompt", "text"]].tolist() == ["text no longer kept"] * 2
+    names = [event["args"].get("name") for event in trace.to_chrome()["traceEvents"] if event["ph"] == "M"]
+    assert f"request {gone}: text no longer kept" in names
+    assert gw.trace().title_of(gone) == ""
 
 
 def test_one_token(gw: Gateway) -> None:

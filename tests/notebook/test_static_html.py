@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from html.parser import HTMLParser
 
 import pytest
 
+from mlx_notebook.core.rows import RowStatus
 from mlx_notebook.notebook.static_html import (
     TITLE_CHARACTERS,
     clean_text,
@@ -14,9 +16,16 @@ from mlx_notebook.notebook.static_html import (
     running_note,
     standalone_page,
 )
-from tests.notebook.fake_rows import FakeRow
+from tests.notebook.fake_rows import FakeProgress, FakeRow
 
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>&amp; \x00 'quotes\" end"
+
+
+@dataclass(frozen=True)
+class PausedProgress(FakeProgress):
+    """Of a row whose gateway is paused."""
+
+    paused: bool = True
 
 
 class Seen(HTMLParser):
@@ -68,7 +77,15 @@ def test_text_prompt_title_and_error_are_never_markup() -> None:
     assert set(seen.tags) <= {"div", "p", "b", "pre"}
     assert set(seen.attributes) <= {"class", "style", "aria-label"}
     assert seen.pres == [HOSTILE]
-    assert HOSTILE in data["text/plain"]
+    assert HOSTILE.replace("\x00", "") in data["text/plain"]
+
+
+def test_plain_text_moves_no_terminal() -> None:
+    rows = [finished("red \x1b[31m\x9b2J\r\x07 text\n\ttab", "title \x1b]0;x\x07"), FakeRow("p")]
+    rows[1].fail("bad \x1b[2J")
+    data, _ = frozen_bundle(rows, title="m", metadata={})
+    assert data["text/plain"] == "1. title ]0;x\nred [31m2J text\n\ttab\n\n2. p\n[failed: bad [2J]"
+    assert Seen(data["text/html"]).pres[0].startswith("red \x1b[31m")  # a page shows it as text
 
 
 def test_a_first_line_break_survives_the_html_parser() -> None:
@@ -121,6 +138,13 @@ def test_rows_that_run_say_what_they_do() -> None:
     assert running_note(row.progress()) == "reading the prompt, 1,280 of 2,900 tokens"
     row.say("x")
     assert frozen_bundle([row], title="", metadata={})[0]["text/plain"] == "x\n[answering, 1 tokens so far]"
+
+
+def test_rows_of_a_paused_gateway_say_so() -> None:
+    running = FakeProgress(status=RowStatus.DECODE, generated_tokens=3)
+    reading = FakeProgress(status=RowStatus.PREFILL, prefilled=2)
+    assert running_note(PausedProgress(**vars(running))) == "paused, answering, 3 tokens so far"
+    assert running_note(PausedProgress(**vars(reading))) == "paused, reading the prompt, 2 of 8 tokens"
 
 
 def test_saved_text_carries_no_timings_and_no_ids() -> None:

@@ -5,97 +5,20 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import comm
 import pytest
-from comm.base_comm import BaseComm
 
-from mlx_notebook.notebook import frontend, stream_widget
+from mlx_notebook.notebook import frontend
 from mlx_notebook.notebook.freeze import SELECTION_S
 from mlx_notebook.notebook.stream_widget import SNAPSHOT_S, STATIC_TICK_S, StreamView
 from tests.notebook.fake_rows import FakeRow
+from tests.notebook.streaming import shown, tell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.notebook.streaming import Wire
+
 WIDGET = "application/vnd.jupyter.widget-view+json"
-
-
-class Wire:
-    """Everything that leaves: comm messages and display updates, in order; and a clock to turn."""
-
-    def __init__(self) -> None:
-        self.messages: list[tuple[str, dict[str, Any]]] = []
-        self.displays: list[tuple[dict[str, Any], dict[str, Any], str, bool]] = []
-        self.followed = 0
-        self.spent = 0
-        self.now = 1000.0
-
-    def publisher(self) -> Wire:
-        return self
-
-    def follow(self, _view: object) -> None:
-        self.followed += 1
-
-    def spend(self, messages: int = 1) -> None:
-        self.spent += messages
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def custom(self) -> list[dict[str, Any]]:
-        """Custom messages sent to the page."""
-        return [
-            data["content"] for kind, data in self.messages if kind == "comm_msg" and data.get("method") == "custom"
-        ]
-
-    def snapshots(self) -> list[dict[str, Any]]:
-        """Values of the snapshot trait sent since the widget was made."""
-        return [
-            data["state"]["snapshot"]
-            for kind, data in self.messages
-            if "snapshot" in data.get("state", {}) and kind == "comm_msg"
-        ]
-
-
-@pytest.fixture
-def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
-    wire = Wire()
-
-    class RecordingComm(BaseComm):
-        def publish_msg(
-            self, msg_type: str, data: Any = None, metadata: Any = None, buffers: Any = None, **keys: Any
-        ) -> None:
-            del metadata, buffers, keys
-            wire.messages.append((msg_type, data or {}))
-
-    def publish(data: Any, metadata: Any, *, transient: Any, update: bool) -> None:
-        wire.displays.append((data, metadata, transient["display_id"], update))
-
-    monkeypatch.setattr(comm, "create_comm", RecordingComm)
-    monkeypatch.setattr("IPython.display.publish_display_data", publish)
-    monkeypatch.setattr(stream_widget, "publisher", wire.publisher)
-    monkeypatch.setattr(stream_widget, "time", SimpleNamespace(monotonic=wire.monotonic))
-    monkeypatch.setattr("mlx_notebook.notebook.freeze.time", SimpleNamespace(monotonic=wire.monotonic))
-    monkeypatch.setattr(frontend, "kernel_has_comms", lambda: True)
-    frontend.forget()
-    yield wire
-    frontend.forget()
-
-
-def tell(to: StreamView, /, **content: Any) -> None:
-    """A message of the page, as the comm would bring it."""
-    to.widget._handle_msg({"content": {"data": {"method": "custom", "content": content}}, "buffers": []})
-
-
-def shown(*rows: FakeRow, **options: Any) -> StreamView:
-    """A view that a page answered and draws."""
-    view = StreamView(rows, title="smollm2", **options)
-    view.display()
-    tell(view, kind="hello", page="p1")
-    tell(view, kind="view", page="p1", view="v1", on=True)
-    assert view.tick()
-    return view
 
 
 def test_a_view_is_displayed_once_with_a_repr_that_never_changes(wire: Wire) -> None:

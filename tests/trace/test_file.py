@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +13,8 @@ import pytest
 import mlx_notebook as mn
 from mlx_notebook.core.ring import COLUMNS
 from mlx_notebook.errors import MlxNotebookError
+from mlx_notebook.notebook.run_actions import token_of_trace
+from mlx_notebook.trace.trace import About
 from tests.trace.conftest import HOSTILE, WORDS
 
 if TYPE_CHECKING:
@@ -61,6 +65,35 @@ def test_no_option_of_any_name_takes_a_users_words_along(gateway: Gateway, tmp_p
     with_words = mn.load_trace(gateway.save_trace(tmp_path / "all.json", text=True)).about[asked.id].options
     assert with_words["regex"] == WORDS
     asked._options = held
+
+
+def token_ids(trace: Trace) -> set[int]:
+    return set(trace.recording.tokens["token_id"])
+
+
+def test_without_text_no_token_can_be_told(gateway: Gateway, with_text: Trace, tmp_path: Path) -> None:
+    mine = gateway.trace()
+    known = replace(mine, about={row_id: replace(one, logprobs=(-0.5,)) for row_id, one in mine.about.items()})
+    back = mn.load_trace(known.save(tmp_path / "run.json"))
+    assert token_ids(back) == {-1}
+    assert not any(about.logprobs for about in back.about.values())
+    assert back.tokens().token_id.isna().all()
+    assert back.tokens().drop(columns="token_id").equals(mine.tokens().drop(columns="token_id"))
+    assert min(token_ids(mine)) > 0  # the user's own frame in memory has them
+    kept = mn.load_trace(with_text.save(tmp_path / "text.json"))
+    assert token_ids(kept) == token_ids(with_text)
+
+
+def test_what_json_does_not_know_is_no_reason_to_write_nothing(with_text: Trace, tmp_path: Path) -> None:
+    (row_id, *_) = with_text.about
+    odd = About(row_id, options={"chat_template_kwargs": {"x": object(), 3: float("inf")}}, logprobs=(math.nan, -0.5))
+    back = mn.load_trace(replace(with_text, about={row_id: odd}).save(tmp_path / "run.json"))
+    kwargs = back.about[row_id].options["chat_template_kwargs"]
+    assert kwargs["x"].startswith("<object object at")
+    assert kwargs["3"] is None
+    assert back.about[row_id].logprobs == (None, -0.5)
+    assert back.tokens().query("request == @row_id").logprob.dropna().tolist() == [-0.5]
+    assert token_of_trace(back, row_id, 1)["logprob"] is None
 
 
 def test_a_compressed_file_is_the_same_each_time(trace: Trace, tmp_path: Path) -> None:

@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import mlx_notebook as mn
+from mlx_notebook.engine.backend import ScriptedBackend
+from mlx_notebook.gateway.gateway import Gateway
+from mlx_notebook.trace.otel import attributes_of
 from tests.trace.conftest import WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from mlx_notebook.trace.trace import Trace
 
@@ -97,3 +102,24 @@ def test_without_the_package_the_command_is_said(trace: Trace, monkeypatch: pyte
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(ImportError, match=r"pip install 'mlx-notebook\[otel\]'"):
         trace.to_opentelemetry()
+
+
+def test_the_messages_are_those_of_the_chat_and_not_its_template(tmp_path: Path) -> None:
+    chat = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Yes?"},
+        {"role": "user", "content": "Go"},
+    ]
+    with Gateway.from_backend(ScriptedBackend()) as gw:
+        asked = (gw.submit(chat, system="Be brief", max_tokens=1), gw.submit("plain", raw=True, max_tokens=1))
+        for handle in asked:
+            handle.result()
+        trace = mn.load_trace(gw.save_trace(tmp_path / "run.json", text=True))
+    found = []
+    for handle in asked:
+        row = trace.recording.requests[handle.id]
+        attributes = attributes_of(row, trace.about[handle.id], with_text=True)
+        messages = json.loads(attributes["gen_ai.input.messages"])
+        found.append([(one["role"], one["parts"][0]["content"]) for one in messages])
+    assert found[0] == [("system", "Be brief"), ("user", "Hi"), ("assistant", "Yes?"), ("user", "Go")]
+    assert found[1] == [("user", "plain")]

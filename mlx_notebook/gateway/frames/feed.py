@@ -52,8 +52,10 @@ class Feed:
 
         Raises:
             GatewayClosed, GatewayDead: a gateway went away with rows unfinished.
+            WouldDeadlock: this thread paused every gateway that still has rows.
         """
         while self._fill() or self._under_way:
+            waiting.refuse_where_paused(job.handle for job in self._under_way.values() if job.handle is not None)
             waiting.sleep_until(self._hear, DRAW_S)
             self.collect()
             self._draw([job.handle for job in self._under_way.values() if job.handle is not None])
