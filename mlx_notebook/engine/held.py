@@ -134,7 +134,7 @@ def _draw(rows: Sequence[RowState], logits: mx.array, allowed: Sequence[npt.NDAr
     waits = list(drawn[0].arrays)
     for at, (row, one, mask) in enumerate(zip(rows, drawn, allowed, strict=True)):
         row.ready, row.branches = one, None
-        if row.grammar is not None and row.grammar.tally is not None and mask is not None:
+        if row.grammar is not None and row.grammar.tally is not None and mask is not None and not row.grammar.waits:
             ids = np.flatnonzero(mask)
             logprobs = normalise(logits[at : at + 1].astype(mx.float32))[0, mx.array(ids)]
             row.branches = ids.tolist(), logprobs

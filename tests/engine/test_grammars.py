@@ -281,31 +281,45 @@ def test_a_row_with_nothing_left_to_draw_fails_and_no_other() -> None:
 
 
 class Panicking:
-    """A matcher of the library's that ends as native code may; everything else is the real one's."""
+    """A part of a matcher that ends as native code may, from some call of `method` on; all else is the real one's."""
 
-    def __init__(self, native: Any, after: int) -> None:
-        self._native, self._left = native, after
+    def __init__(self, real: Any, method: str, after: int) -> None:
+        self._real, self._method, self._left = real, method, after
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._native, name)
+        return self._panic_or_call if name == self._method else getattr(self._real, name)
 
-    def unsafe_compute_mask_ptr(self, *where: int) -> None:
+    def _panic_or_call(self, *given: Any) -> Any:
         self._left -= 1
         if self._left < 0:
             raise BaseException("index out of bounds")  # noqa: TRY002 - a panic is no Exception
-        self._native.unsafe_compute_mask_ptr(*where)
+        return getattr(self._real, self._method)(*given)
 
 
-def test_a_library_that_panics_fails_that_row_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+PANICS: dict[str, tuple[str, str, int, int]] = {
+    "the mask": ("_native", "unsafe_compute_mask_ptr", 4, 4),
+    "the token": ("_native", "consume_token", 4, 4),
+    "the end": ("_native", "is_stopped", 4, 5),
+    "the sums": ("tally", "step", 4, 4),
+    "the last sum": ("tally", "shares", 0, 13),
+}
+"""Which part of a matcher panics in which method from which call on, and how many tokens the row has by then."""
+
+
+@pytest.mark.parametrize("place", PANICS)
+def test_whatever_panics_fails_that_row_and_no_other(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    part, method, after, came = PANICS[place]
     shape = compiled(regex="[a-z]{40}")
     rows = [Coming(random_prompt(5 + at), shape=shape) for at in range(3)] + [Coming(random_prompt(9))]
     start, made = type(shape).start, []
+    if part == "tally":
+        rows[1].shape = compiled(choices=["abcdefghijklmn"])
 
     def second_panics(self: Any, **how: Any) -> Any:
         matcher = start(self, **how)
         made.append(matcher)
         if len(made) == 2:
-            matcher._native = Panicking(matcher._native, after=4)
+            setattr(matcher, part, Panicking(getattr(matcher, part), method, after))
         return matcher
 
     monkeypatch.setattr(type(shape), "start", second_panics)
@@ -313,6 +327,7 @@ def test_a_library_that_panics_fails_that_row_and_no_other(monkeypatch: pytest.M
     monkeypatch.undo()
     assert told[1].error is not None
     assert "index out of bounds" in told[1].error[0]
+    assert len(told[1].tokens) == came
     for at in (0, 2):
         assert told[at].finish == ("length", "max_tokens")
         check_choices("llama", rows[at], told[at])
@@ -367,7 +382,8 @@ def test_a_forward_that_failed_is_drawn_again_from_the_same_place() -> None:
     assert told.tokens == alone("llama", row, COUNT).tokens
 
 
-def test_thinking_goes_before_the_grammar() -> None:
+@pytest.mark.parametrize("logprobs", [None, 0, VOCAB])
+def test_thinking_goes_before_the_grammar(logprobs: int | None) -> None:
     """The grammar waits for the tokens that end the thinking; they are the model's own, here forced by a bias."""
     end = (50, 51)
 
@@ -376,7 +392,8 @@ def test_thinking_goes_before_the_grammar() -> None:
         return logits if forced is None else mx.where(mx.arange(logits.shape[-1]) == forced, 1e9, logits)
 
     def work(backend: MlxBackend) -> Told:
-        free = request(1, random_prompt(5), code=UserCode(logits_processors=(rule,)), max_tokens=30, eos=[EOS])
+        code = UserCode(logits_processors=(rule,))
+        free = request(1, random_prompt(5), code=code, max_tokens=30, eos=[EOS], logprobs=logprobs)
         asked = shaped(free, compiled(choices=["yes", "no"]), end)
         return finish(backend, 1, prefill(backend, asked))
 
@@ -385,6 +402,8 @@ def test_thinking_goes_before_the_grammar() -> None:
     assert at == 2
     assert b"".join(tokens()[i] or b"" for i in told.tokens[at + 2 :]) in (b"yes", b"no")
     assert told.finish == ("stop", "grammar")
+    shares = told.outcomes[-1].shares
+    assert sum(shares[:-1]) == pytest.approx(0.0 if logprobs is None else 1.0), "of the answer alone, not of thoughts"
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
