@@ -145,6 +145,7 @@ class Compiled:
         return Matcher(
             copy,
             made.vocab_size,
+            eos_ids=vocabulary.eos_ids,
             after=after,
             tally=ChoiceTally(choices, vocabulary.bytes_of, vocabulary.eos_ids) if choices else None,
         )

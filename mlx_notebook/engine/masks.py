@@ -45,8 +45,9 @@ class MaskFiller:
                 native.unsafe_compute_mask_ptr(buffer[row].ctypes.data, matchers[row].words * 4)
         allowed = np.unpackbits(buffer.view(np.uint8), axis=1, bitorder="little")[:, :width].view(np.bool_)
         for row, matcher in enumerate(matchers):
-            if matcher.waits:
+            if matcher.waits:  # the row may not end either: without its answer it would be no answer
                 allowed[row, : matcher.vocab_size] = True
+                allowed[row, [end for end in matcher.eos_ids if end < width]] = False
             allowed[row, matcher.vocab_size :] = False
         return allowed
 

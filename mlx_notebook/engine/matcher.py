@@ -26,6 +26,7 @@ class Matcher:
     Args:
         native: the library's matcher, this row's own.
         vocab_size: ids of the tokenizer; what lies beyond never fits.
+        eos_ids: tokens that end a row; none of them comes before the grammar holds.
         after: token ids that must have come before the grammar holds (the end of a model's thinking).
         tally: sums up the probabilities of choices, where they are wanted.
     """
@@ -35,6 +36,7 @@ class Matcher:
         native: Any,
         vocab_size: int,
         *,
+        eos_ids: tuple[int, ...] = (),
         after: tuple[int, ...] = (),
         tally: ChoiceTally | None = None,
     ) -> None:
@@ -42,6 +44,7 @@ class Matcher:
         self._native: Any = native
         self.vocab_size = vocab_size
         self.words = -(-vocab_size // 32)
+        self.eos_ids = eos_ids
         self._after = after
         self._recent: list[int] = []
         self.tally = tally
@@ -49,7 +52,7 @@ class Matcher:
 
     @property
     def waits(self) -> bool:
-        """Whether the grammar does not hold yet: any token of the tokenizer may come."""
+        """Whether the grammar does not hold yet: any token of the tokenizer may come that does not end the row."""
         return bool(self._after)
 
     @property

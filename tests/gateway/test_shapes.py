@@ -6,13 +6,17 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any, Literal
 
+import mlx.core as mx
 import pydantic
 import pytest
 
+from mlx_notebook.core.thinking import ThinkingMarks
 from mlx_notebook.engine import matcher as matchers
 from mlx_notebook.errors import Cancelled, GrammarError, PlacementMismatch, RowFailed, UnsupportedRequest
+from mlx_notebook.gateway import loading
 from mlx_notebook.gateway.gateway import Gateway
 from mlx_notebook.gateway.lease import device_lease
+from tests.engine.shaping import tokens
 from tests.gateway.fakes import wait_for
 from tests.small_models import small
 
@@ -125,6 +129,30 @@ def test_choices_have_probabilities_where_log_probabilities_are_asked_for(gatewa
     assert result.undecided == 0.0
     assert gateway.generate("a", choices=["yes", "no"]).probabilities is None
     assert "logprobs-masked" in {reason.code for reason in result.placement.reasons}
+
+
+OPENS, CLOSES, END = 50, 51, 2
+
+
+def test_a_model_cannot_end_its_answer_inside_its_thinking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may want to: the end of sequence is the likeliest token at every step."""
+    said = [(tokens()[at] or b"").decode() for at in (OPENS, CLOSES)]
+    monkeypatch.setattr(loading, "_marks_of", lambda _tokenizer: ThinkingMarks(*said, (OPENS,), (CLOSES,)))
+
+    def closes(seen: Any, logits: Any) -> Any:
+        return mx.where(mx.arange(logits.shape[-1]) == CLOSES, 1e9, logits) if len(seen) == 8 else logits
+
+    prompt = [7, 8, 9, OPENS]
+    ask: dict[str, Any] = {"regex": r"\d+", "logit_bias": {END: 1e4}, "max_tokens": 12}
+    with Gateway.from_loaded(*small("llama")) as gateway:
+        closed = gateway.generate(prompt, **ask, logits_processors=[closes])
+        open_still = gateway.generate(prompt, **ask)
+    assert closed.generated_tokens > 6
+    assert CLOSES in closed.token_ids
+    assert (closed.finish_detail, closed.text.isdecimal()) == ("eos", True)
+    assert closed.parsed == closed.text
+    assert (open_still.parsed, open_still.parse_error) == (None, "cut at max_tokens=12: the answer is not complete")
+    assert END not in open_still.token_ids
 
 
 def test_samples_have_matchers_of_their_own(gateway: Gateway) -> None:
