@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.core.grammar import GrammarKind, with_ascii_digits
 from mlx_notebook.core.schema import closed
-from mlx_notebook.engine.choices import ChoiceTally
+from mlx_notebook.engine.choices import ChoiceOrder, ChoiceTally
 from mlx_notebook.engine.grammar_faults import fault_of, notes_on, refuse_endless
 from mlx_notebook.engine.matcher import Matcher
 from mlx_notebook.errors import GrammarError
@@ -123,13 +123,14 @@ _vocabularies_lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compiled:
-    """A grammar ready for any number of rows. `notes` say what of it is not enforced."""
+    """A grammar ready for any number of rows. `notes` say what of it is not enforced; `choices` are its texts if so."""
 
     spec: GrammarSpec
     vocabulary: Vocabulary
     prototype: Any
     notes: tuple[Reason, ...]
     nbytes: int
+    choices: ChoiceOrder | None = None
 
     def start(self, *, after: tuple[int, ...] = (), tally: bool = False) -> Matcher:
         """A matcher for one row, at the beginning. Close it once.
@@ -138,16 +139,14 @@ class Compiled:
             after: token ids that must have come before the grammar holds.
             tally: whether to sum up the probability of each choice.
         """
-        choices = tuple(self.spec.value) if tally and self.spec.kind is GrammarKind.CHOICES else ()
         made = self.vocabulary.made()
-        copy = self.prototype.deep_copy()
-        vocabulary = self.vocabulary
+        vocabulary, choices = self.vocabulary, self.choices
         return Matcher(
-            copy,
+            self.prototype.deep_copy(),
             made.vocab_size,
             eos_ids=vocabulary.eos_ids,
             after=after,
-            tally=ChoiceTally(choices, vocabulary.bytes_of, vocabulary.eos_ids) if choices else None,
+            tally=ChoiceTally(choices, vocabulary.bytes_of, vocabulary.eos_ids) if tally and choices else None,
         )
 
 
@@ -267,7 +266,8 @@ def compile_grammar(spec: GrammarSpec, vocabulary: Vocabulary) -> Compiled:
         )
         raise GrammarError(text, option=str(spec.kind))
     notes = notes_on(spec, matcher.get_grammar_warnings())
-    return Compiled(spec, vocabulary, matcher, notes, estimate(spec))
+    choices = ChoiceOrder(spec.value) if spec.kind is GrammarKind.CHOICES else None
+    return Compiled(spec, vocabulary, matcher, notes, estimate(spec), choices)
 
 
 def _started(matcher: Any) -> str:
