@@ -17,6 +17,7 @@ import mlx.core as mx
 from mlx_notebook.core.events import RowOutcome
 from mlx_notebook.core.rows import FinishDetail, FinishReason
 from mlx_notebook.engine.held import draw_held
+from mlx_notebook.engine.matcher import nothing_left
 from mlx_notebook.engine.sampling import draw_rows
 from mlx_notebook.engine.usercode import take_time, wants_more
 from mlx_notebook.failure import as_text
@@ -183,6 +184,8 @@ def _is_whole(finish: Finish | None) -> bool:
 
 def _accept(row: RowState, grammar: Matcher, token_id: int) -> None:
     """Move the row's grammar on; with it the sums over choices, if they are kept."""
+    if row.drawable is not None and not row.drawable.item():
+        raise nothing_left(token_id)
     grammar.accept(token_id)
     if grammar.tally is not None and row.branches is not None:
         ids, logprobs = row.branches

@@ -65,5 +65,10 @@ class MaskFiller:
 
 
 def masked(logits: mx.array, allowed: npt.NDArray[np.bool_]) -> mx.array:
-    """Logits [R, V] with -inf where a mask [R, V] does not let a token through."""
+    """Logits [R, V] with -inf where a mask [R, V] does not let a token through.
+
+    Whole numbers, which a processor may give, have no such value: they become float32.
+    """
+    if not mx.issubdtype(logits.dtype, mx.floating):
+        logits = logits.astype(mx.float32)
     return mx.where(mx.array(allowed), logits, mx.array(-mx.inf, dtype=logits.dtype))

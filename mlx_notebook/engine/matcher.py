@@ -20,6 +20,14 @@ live = 0
 """Matchers that are not closed; tests count."""
 
 
+def nothing_left(token_id: int) -> GrammarError:
+    """The error for a row whose draw gave a token that it could not have drawn."""
+    return GrammarError(
+        f"no token that the grammar allows could be drawn: token {token_id} does not fit or was excluded."
+        " A logits processor or a bias may have excluded all that fit."
+    )
+
+
 class Matcher:
     """A row's matcher. Made by `Compiled.start`.
 
@@ -79,10 +87,7 @@ class Matcher:
             return
         if token_id < self.vocab_size and self._native.consume_token(token_id):
             return
-        raise GrammarError(
-            f"no token that the grammar allows could be drawn: token {token_id} does not fit."
-            " A logits processor or a bias may have excluded all that do."
-        )
+        raise nothing_left(token_id)
 
     def check(self, mask: npt.NDArray[np.bool_]) -> None:
         """Raise GrammarError where a mask [V] lets nothing through: from there nothing could be drawn."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
@@ -17,15 +18,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from llguidance import LLParserLimits
+from tokenizers import Tokenizer
 
+from mlx_notebook.core.grammar import CHECKS, GrammarKind
 from mlx_notebook.core.request import UserCode
 from mlx_notebook.engine import draws
 from mlx_notebook.engine import matcher as matchers
+from mlx_notebook.engine.grammar import Vocabulary, compile_grammar
 from tests.engine.driving import finish, prefill, request, shaped, step, with_backend
 from tests.engine.languages import Listed, language, schemas
 from tests.engine.shaping import EOS, allowed_by, compiled, tokens
 from tests.engine.traffic import Coming, alone, check_alone, in_traffic, noise, pair, run_script
-from tests.small_models import KINDS, VOCAB, random_prompt
+from tests.small_models import KINDS, VOCAB, random_prompt, tiny_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -280,6 +284,45 @@ def test_a_row_with_nothing_left_to_draw_fails_and_no_other() -> None:
     assert told[3].text == "the"
 
 
+def with_first(letter: str) -> Vocabulary:
+    """The small tokenizer's vocabulary with token 0 an ordinary one."""
+    told = json.loads(tiny_tokenizer().backend_tokenizer.to_str())
+    words, special = told["model"]["vocab"], told["added_tokens"][0]
+    words[special["content"]], words[letter] = words[letter], 0
+    special["id"] = words[special["content"]]
+    return Vocabulary(SimpleNamespace(backend_tokenizer=Tokenizer.from_str(json.dumps(told))), [EOS])
+
+
+NOTHING: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "drawn": {"temperature": 0.8, "seed": 3},
+    "filtered": {"temperature": 0.8, "seed": 3, "top_k": 2, "top_p": 0.9},
+    "nan": {},
+    "no sums": {"logprobs": None},
+}
+
+
+@pytest.mark.parametrize("how", NOTHING)
+def test_nothing_left_to_draw_is_not_token_0(how: str) -> None:
+    """The likeliest of nothing is token 0, here a token that the grammar allows."""
+    shape = compile_grammar(CHECKS[GrammarKind.CHOICES]("choices", ["aa", "ba"]), with_first("a"))
+
+    def rule(_tokens: Any, logits: Any) -> Any:
+        return mx.full(logits.shape, mx.nan if how == "nan" else -mx.inf)
+
+    own = UserCode(logits_processors=(rule,))
+    rows = [
+        Coming(random_prompt(5), options=NOTHING[how], shape=shape, code=lambda: own),
+        Coming(random_prompt(6), options={"logit_bias": ((0, 50.0),)}, shape=shape),
+    ]
+    failed, well = in_traffic("llama", rows, COUNT)
+    assert failed.error is not None
+    assert "no token that the grammar allows could be drawn" in failed.error[0]
+    assert failed.tokens == []
+    assert well.finish == ("stop", "grammar")
+    assert well.tokens[0] == 0
+
+
 class Panicking:
     """A part of a matcher that ends as native code may, from some call of `method` on; all else is the real one's."""
 
@@ -357,6 +400,20 @@ def test_a_processor_reaches_no_token_that_the_grammar_excludes() -> None:
         random_prompt(5), shape=compiled(choices=["yes", "no"]), code=lambda: UserCode(logits_processors=(rule,))
     )
     assert alone("llama", row, COUNT).text in ("yes", "no")
+
+
+@pytest.mark.parametrize("kind", [mx.int32, mx.uint32, mx.bool_])
+def test_a_processor_may_give_whole_numbers(kind: mx.Dtype) -> None:
+    """Some have no value below all others: zero is one that a token may have."""
+
+    def rule(_tokens: Any, logits: Any) -> Any:
+        return mx.zeros(logits.shape, dtype=kind)
+
+    code = UserCode(logits_processors=(rule,))
+    row = Coming(random_prompt(5), shape=compiled(choices=["yes", "no"]), code=lambda: code)
+    told = alone("llama", row, COUNT)
+    assert told.text in ("yes", "no")
+    assert told.outcomes[-1].shares
 
 
 def test_a_forward_that_failed_is_drawn_again_from_the_same_place() -> None:
