@@ -188,6 +188,41 @@ def test_a_compile_that_takes_too_long_is_given_up_and_not_begun_again(monkeypat
     assert cache.compiled(spec("x"), vocabulary()).spec == spec("x")
 
 
+def test_an_interrupt_while_a_compile_starts_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, jobs = threading.Event(), []
+    cache, start, original = GrammarCache(), grammar._Compile.start, grammar.compile_grammar
+
+    def interrupted(job: Any) -> None:
+        jobs.append(job)
+        start(job)  # it runs already when the interrupt comes
+        raise KeyboardInterrupt
+
+    def gated(asked: GrammarSpec, words: Vocabulary) -> Any:
+        gate.wait()
+        return original(asked, words)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(grammar._Compile, "start", interrupted)
+        patch.setattr(grammar, "compile_grammar", gated)
+        with pytest.raises(KeyboardInterrupt):
+            cache.compiled(spec("x"), vocabulary())
+    made = cache.compiled(spec("x"), vocabulary())
+    gate.set()
+    jobs[0]._thread.join()
+    assert jobs[0].over.is_set()
+    assert made.spec == spec("x")
+    assert not cache._under_way
+    assert len(cache) == 1
+
+
+def test_what_is_kept_is_found_without_compiling() -> None:
+    cache = GrammarCache()
+    assert cache.kept(spec("x"), Vocabulary(object(), [1])) is None, "not even the vocabulary is made for it"
+    assert cache.kept(spec("x"), vocabulary()) is None
+    made = cache.compiled(spec("x"), vocabulary())
+    assert cache.kept(spec("x"), vocabulary()) is made
+
+
 def test_a_compiler_that_panics_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     def panic(_asked: GrammarSpec, _words: Vocabulary) -> Any:
         raise BaseException("unreachable code")  # noqa: TRY002 - what a panic of native code looks like

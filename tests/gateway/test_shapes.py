@@ -12,7 +12,14 @@ import pytest
 
 from mlx_notebook.core.thinking import ThinkingMarks
 from mlx_notebook.engine import matcher as matchers
-from mlx_notebook.errors import Cancelled, GrammarError, PlacementMismatch, RowFailed, UnsupportedRequest
+from mlx_notebook.errors import (
+    Cancelled,
+    GrammarError,
+    PlacementMismatch,
+    RowFailed,
+    UnsupportedRequest,
+    WouldDeadlock,
+)
 from mlx_notebook.gateway import loading
 from mlx_notebook.gateway.gateway import Gateway
 from mlx_notebook.gateway.lease import device_lease
@@ -213,6 +220,25 @@ def test_a_backend_without_a_tokenizer_says_so(gateway_of: Callable[..., Gateway
     with pytest.raises(UnsupportedRequest, match=r"json_schema: .* no tokenizer") as caught:
         gateway_of().submit("a", json_schema={})
     assert [reason.code for reason in caught.value.reasons] == ["grammar-unsupported"]
+
+
+def test_a_shape_asked_for_on_the_engine_thread_is_not_compiled_there(gateway: Gateway) -> None:
+    """Not for a callback, a processor or a job: all rows would wait. What was compiled before is taken."""
+    new, seen = {"regex": "[ab]{3}x"}, []
+
+    def on_token(*_: object) -> bool:
+        with pytest.raises(WouldDeadlock, match=r"regex: compiling a shape on the engine thread"):
+            gateway.submit("a", **new)
+        seen.append(gateway.submit("a", choices=["yes", "no"]))
+        return False
+
+    gateway.place("a", choices=["yes", "no"])
+    assert gateway.submit("a", on_token=on_token).result().finish_detail == "callback"
+    assert seen[0].result().parsed in ("yes", "no")
+    for ask in (gateway.submit, gateway.place):
+        with pytest.raises(WouldDeadlock):
+            gateway.run_exclusive(lambda ask=ask: ask("a", **new))
+    assert gateway.generate("a", **new).parsed.endswith("x")
 
 
 def test_cancels_deadlines_failures_and_closing_free_every_matcher() -> None:
