@@ -157,9 +157,10 @@ def _commit_row(row: RowState, token_id: int, logprob: TokenLogprob | None, cont
         shares = _shares(row, finish)
     except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit too; native code panics
         failure = as_text(error)
-        shown.append(_rest_of(row))
-        told = (token_id, "".join(shown), logprob) if came else (None, "".join(shown), None)
-        return RowOutcome(row.request.id, *told, error=failure)
+        text = "".join(shown) + _rest_of(row)
+        if not came:
+            return RowOutcome(row.request.id, None, text, error=failure)
+        return RowOutcome(row.request.id, token_id, text, logprob, error=failure)
     return RowOutcome(row.request.id, token_id, "".join(shown), logprob, finish=finish, shares=shares)
 
 

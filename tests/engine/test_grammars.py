@@ -168,7 +168,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "top_k": 3,
     },
 }
-HALVED = UserCode(logits_processors=(lambda _tokens, logits: logits / 2,))
+
+
+def halve(_tokens: Any, logits: Any) -> Any:
+    return logits / 2
+
+
+HALVED = UserCode(logits_processors=(halve,))
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

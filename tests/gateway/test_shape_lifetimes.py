@@ -42,7 +42,7 @@ def test_a_shape_that_is_being_compiled_holds_back_only_its_own_row(monkeypatch:
         return compile_grammar(*asked)
 
     monkeypatch.setattr(grammar, "compile_grammar", gated)
-    monkeypatch.setattr(grammar.cache, "compiled", lambda *asked: compiled(*asked, seconds=FOREVER_S))
+    monkeypatch.setattr(grammar.cache, "compiled", lambda spec, words: compiled(spec, words, FOREVER_S))
     with Gateway.from_loaded(*small("llama"), batch=4) as gateway:
         running = gateway.submit("a", max_tokens=300, logit_bias={2: -100.0}, on_token=lambda *_: going.wait() or None)
         shaped = in_thread(lambda: gateway.generate("b", regex="[ab]{4}y"))

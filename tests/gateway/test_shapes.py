@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import mlx.core as mx
@@ -143,8 +144,8 @@ OPENS, CLOSES, END = 50, 51, 2
 
 def test_a_model_cannot_end_its_answer_inside_its_thinking(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may want to: the end of sequence is the likeliest token at every step."""
-    said = [(tokens()[at] or b"").decode() for at in (OPENS, CLOSES)]
-    monkeypatch.setattr(loading, "_marks_of", lambda _tokenizer: ThinkingMarks(*said, (OPENS,), (CLOSES,)))
+    opens, closes_it = ((tokens()[at] or b"").decode() for at in (OPENS, CLOSES))
+    monkeypatch.setattr(loading, "_marks_of", lambda _tokenizer: ThinkingMarks(opens, closes_it, (OPENS,), (CLOSES,)))
 
     def closes(seen: Any, logits: Any) -> Any:
         return mx.where(mx.arange(logits.shape[-1]) == CLOSES, 1e9, logits) if len(seen) == 8 else logits
@@ -224,7 +225,8 @@ def test_a_backend_without_a_tokenizer_says_so(gateway_of: Callable[..., Gateway
 
 def test_a_shape_asked_for_on_the_engine_thread_is_not_compiled_there(gateway: Gateway) -> None:
     """Not for a callback, a processor or a job: all rows would wait. What was compiled before is taken."""
-    new, seen = {"regex": "[ab]{3}x"}, []
+    new: dict[str, Any] = {"regex": "[ab]{3}x"}
+    seen: list[Any] = []
 
     def on_token(*_: object) -> bool:
         with pytest.raises(WouldDeadlock, match=r"regex: compiling a shape on the engine thread"):
@@ -237,7 +239,7 @@ def test_a_shape_asked_for_on_the_engine_thread_is_not_compiled_there(gateway: G
     assert seen[0].result().parsed in ("yes", "no")
     for ask in (gateway.submit, gateway.place):
         with pytest.raises(WouldDeadlock):
-            gateway.run_exclusive(lambda ask=ask: ask("a", **new))
+            gateway.run_exclusive(partial(ask, "a", **new))
     assert gateway.generate("a", **new).parsed.endswith("x")
 
 
