@@ -17,6 +17,7 @@ import mlx.core as mx
 from mlx_notebook.core.events import RowOutcome
 from mlx_notebook.core.rows import FinishDetail, FinishReason
 from mlx_notebook.engine.held import draw_held
+from mlx_notebook.engine.matcher import nothing_left
 from mlx_notebook.engine.sampling import draw_rows
 from mlx_notebook.engine.usercode import take_time, wants_more
 from mlx_notebook.failure import as_text
@@ -120,7 +121,7 @@ def read(rows: Sequence[RowState]) -> list[Read | None]:
 def commit(
     rows: Sequence[RowState], tokens: Sequence[Read | None], context_length: int | None, masks: MaskFiller
 ) -> list[RowOutcome]:
-    """Make each token its row's own; whatever a row's user code raises ends that row and no other."""
+    """Make each token its row's own; whatever goes wrong in one row ends that row and no other."""
     outcomes: dict[int, RowOutcome] = {}
     go_on: list[RowState] = []
     for row, token in zip(rows, tokens, strict=True):
@@ -134,7 +135,7 @@ def commit(
     for row, error in draw_held([row for row in go_on if row.logits is not None], masks):
         told = outcomes.get(row.request.id, RowOutcome(row.request.id, None))
         outcomes[row.request.id] = RowOutcome(
-            row.request.id, told.token_id, told.text + row.text.flush(), told.logprob, error=error
+            row.request.id, told.token_id, told.text + _rest_of(row), told.logprob, error=error
         )
     for row in rows:
         spent = take_time(row) if row.user_ns else 0
@@ -144,22 +145,38 @@ def commit(
 
 
 def _commit_row(row: RowState, token_id: int, logprob: TokenLogprob | None, context_length: int | None) -> RowOutcome:
+    """Take one token through grammar, text, end and callback. Whatever goes wrong on the way is this row's failure."""
     shown: list[str] = []
-    if row.grammar is not None:
-        try:
-            _accept(row, row.grammar, token_id)
-        except Exception as error:  # noqa: BLE001 - a draw that the grammar does not allow never becomes the row's
-            return RowOutcome(row.request.id, None, row.text.flush(), error=as_text(error))
-    row.committed.append(token_id)
+    came = False  # a draw that the grammar does not allow never becomes the row's
     try:
+        if row.grammar is not None:
+            _accept(row, row.grammar, token_id)
+        row.committed.append(token_id)
+        came = True
         finish = _advance(row, token_id, logprob, shown, context_length)
-    except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit too; it is this row's failure
+        shares = _shares(row, finish)
+    except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit too; native code panics
         failure = as_text(error)
-        shown.append(row.text.flush())
-        return RowOutcome(row.request.id, token_id, "".join(shown), logprob, error=failure)
-    tally = row.grammar.tally if row.grammar is not None and _is_whole(finish) else None
-    shares = tally.shares() if tally is not None else ()
+        text = "".join(shown) + _rest_of(row)
+        if not came:
+            return RowOutcome(row.request.id, None, text, error=failure)
+        return RowOutcome(row.request.id, token_id, text, logprob, error=failure)
     return RowOutcome(row.request.id, token_id, "".join(shown), logprob, finish=finish, shares=shares)
+
+
+def _rest_of(row: RowState) -> str:
+    """Text that was held back, at the end of a row that failed; "" where even that cannot be had."""
+    try:
+        return row.text.flush()
+    except BaseException:  # noqa: BLE001 - the row has its failure already
+        return ""
+
+
+def _shares(row: RowState, finish: Finish | None) -> tuple[float, ...]:
+    """The probabilities of choices, where they are summed and the answer is whole."""
+    if row.grammar is None or row.grammar.tally is None or not _is_whole(finish):
+        return ()
+    return row.grammar.tally.shares()
 
 
 def _is_whole(finish: Finish | None) -> bool:
@@ -168,6 +185,8 @@ def _is_whole(finish: Finish | None) -> bool:
 
 def _accept(row: RowState, grammar: Matcher, token_id: int) -> None:
     """Move the row's grammar on; with it the sums over choices, if they are kept."""
+    if row.drawable is not None and not row.drawable.item():
+        raise nothing_left(token_id)
     grammar.accept(token_id)
     if grammar.tally is not None and row.branches is not None:
         ids, logprobs = row.branches

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.core.grammar import GrammarKind, with_ascii_digits
 from mlx_notebook.core.schema import closed
-from mlx_notebook.engine.choices import ChoiceTally
+from mlx_notebook.engine.choices import ChoiceOrder, ChoiceTally
 from mlx_notebook.engine.grammar_faults import fault_of, notes_on, refuse_endless
 from mlx_notebook.engine.matcher import Matcher
 from mlx_notebook.errors import GrammarError
@@ -87,6 +87,11 @@ class Vocabulary:
             return self._made
 
     @property
+    def ready(self) -> bool:
+        """Whether it is made."""
+        return self._made is not None
+
+    @property
     def key(self) -> str:
         """Names the vocabulary's contents: equal ones share compiled grammars."""
         self.made()
@@ -123,13 +128,14 @@ _vocabularies_lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compiled:
-    """A grammar ready for any number of rows. `notes` say what of it is not enforced."""
+    """A grammar ready for any number of rows. `notes` say what of it is not enforced; `choices` are its texts if so."""
 
     spec: GrammarSpec
     vocabulary: Vocabulary
     prototype: Any
     notes: tuple[Reason, ...]
     nbytes: int
+    choices: ChoiceOrder | None = None
 
     def start(self, *, after: tuple[int, ...] = (), tally: bool = False) -> Matcher:
         """A matcher for one row, at the beginning. Close it once.
@@ -138,15 +144,14 @@ class Compiled:
             after: token ids that must have come before the grammar holds.
             tally: whether to sum up the probability of each choice.
         """
-        choices = tuple(self.spec.value) if tally and self.spec.kind is GrammarKind.CHOICES else ()
         made = self.vocabulary.made()
-        copy = self.prototype.deep_copy()
-        vocabulary = self.vocabulary
+        vocabulary, choices = self.vocabulary, self.choices
         return Matcher(
-            copy,
+            self.prototype.deep_copy(),
             made.vocab_size,
+            eos_ids=vocabulary.eos_ids,
             after=after,
-            tally=ChoiceTally(choices, vocabulary.bytes_of, vocabulary.eos_ids) if choices else None,
+            tally=ChoiceTally(choices, vocabulary.bytes_of, vocabulary.eos_ids) if tally and choices else None,
         )
 
 
@@ -176,23 +181,30 @@ class GrammarCache:
         """
         key = (vocabulary.key, spec)
         with self._lock:
-            found = self._kept.get(key)
+            found = self._found(key)
             if found is not None:
-                self._kept.move_to_end(key)
                 return found
             job = self._under_way.get(key)
             if job is None:
-                job = self._under_way[key] = _Compile(spec, vocabulary, lambda done: self._finish(key, done))
+                job = _Compile(spec, vocabulary, lambda done: self._finish(key, done))
                 try:
+                    self._under_way[key] = job
                     job.start()
-                except BaseException:  # an interrupt, or no thread to be had: nobody would ever finish it
-                    del self._under_way[key]
+                except BaseException:  # an interrupt, or no thread to be had: perhaps nobody will ever finish it
+                    self._forget(key, job)
                     raise
         if not job.over.wait(seconds):
             raise GrammarError(
                 f"{spec.kind}: compiling it took longer than {seconds:g} s; make it smaller", option=str(spec.kind)
             )
         return job.outcome()
+
+    def kept(self, spec: GrammarSpec, vocabulary: Vocabulary) -> Compiled | None:
+        """The compiled grammar if it is here already; waits for nothing."""
+        if not vocabulary.ready:
+            return None
+        with self._lock:
+            return self._found((vocabulary.key, spec))
 
     def clear(self) -> None:
         """Forget what is kept."""
@@ -201,11 +213,22 @@ class GrammarCache:
 
     def _finish(self, key: tuple[str, GrammarSpec], job: _Compile) -> None:
         with self._lock:
-            del self._under_way[key]
+            self._forget(key, job)
             if job.made is not None:
                 self._kept[key] = job.made
                 while len(self._kept) > 1 and self.nbytes > self._limit:
                     self._kept.popitem(last=False)
+
+    def _forget(self, key: tuple[str, GrammarSpec], job: _Compile) -> None:
+        """Take a compile from those under way; where it is not among them (any more), nothing."""
+        if self._under_way.get(key) is job:
+            del self._under_way[key]
+
+    def _found(self, key: tuple[str, GrammarSpec]) -> Compiled | None:
+        found = self._kept.get(key)
+        if found is not None:
+            self._kept.move_to_end(key)
+        return found
 
 
 class _Compile:
@@ -237,8 +260,10 @@ class _Compile:
             text = f"{self._spec.kind}: the compiler failed: {error}"
             self._error = (GrammarError, (text,), {"option": str(self._spec.kind)})
         finally:
-            self._finish(self)
-            self.over.set()
+            try:
+                self._finish(self)
+            finally:
+                self.over.set()
 
 
 cache = GrammarCache()
@@ -266,7 +291,8 @@ def compile_grammar(spec: GrammarSpec, vocabulary: Vocabulary) -> Compiled:
         )
         raise GrammarError(text, option=str(spec.kind))
     notes = notes_on(spec, matcher.get_grammar_warnings())
-    return Compiled(spec, vocabulary, matcher, notes, estimate(spec))
+    choices = ChoiceOrder(spec.value) if spec.kind is GrammarKind.CHOICES else None
+    return Compiled(spec, vocabulary, matcher, notes, estimate(spec), choices)
 
 
 def _started(matcher: Any) -> str:

@@ -43,7 +43,7 @@ def draw_held(rows: Sequence[RowState], masks: MaskFiller) -> Failed:
     for group in _by_type(ready, pieces):
         try:
             logits = mx.concatenate([pieces[id(row)] for row in group]) if pieces else _gathered(group)
-            _draw(group, logits, [allowed.get(id(row)) for row in group])
+            _draw(group, logits, [allowed.get(id(row)) for row in group], changed=bool(pieces))
         except BaseException as error:  # noqa: BLE001 - the others' tokens are committed: only these rows end
             failed += [(row, as_text(error)) for row in group]
     for row in rows:
@@ -125,16 +125,29 @@ def _masks(rows: Sequence[RowState], masks: MaskFiller, failed: Failed) -> dict[
     return found
 
 
-def _draw(rows: Sequence[RowState], logits: mx.array, allowed: Sequence[npt.NDArray[np.bool_] | None]) -> None:
-    """Draw for rows in order from logits [R, V]; starts the computation, and waits for it only with processors."""
+def _draw(
+    rows: Sequence[RowState], logits: mx.array, allowed: Sequence[npt.NDArray[np.bool_] | None], *, changed: bool
+) -> None:
+    """Draw for rows in order from logits [R, V]; starts the computation, and waits for it only with processors.
+
+    Where logits were `changed`, nothing may be left to draw from: the likeliest of nothing is token 0, which the
+    grammar may well allow. So it is kept whether what was drawn could be.
+    """
     if any(mask is not None for mask in allowed):
         everything = np.ones(logits.shape[-1], dtype=np.bool_)
         logits = masked(logits, np.stack([everything if mask is None else mask for mask in allowed]))
     drawn = draw_rows([row.sampler for row in rows], [row.produced for row in rows], logits)
     waits = list(drawn[0].arrays)
+    drawable: mx.array | None = None
+    if changed:
+        drawable = mx.take_along_axis(logits, drawn[0].together.tokens[:, None], axis=-1)[:, 0] > -mx.inf
     for at, (row, one, mask) in enumerate(zip(rows, drawn, allowed, strict=True)):
         row.ready, row.branches = one, None
-        if row.grammar is not None and row.grammar.tally is not None and mask is not None:
+        row.drawable = None
+        if row.grammar is not None and drawable is not None:
+            row.drawable = drawable[at]
+            waits.append(row.drawable)
+        if row.grammar is not None and row.grammar.tally is not None and mask is not None and not row.grammar.waits:
             ids = np.flatnonzero(mask)
             logprobs = normalise(logits[at : at + 1].astype(mx.float32))[0, mx.array(ids)]
             row.branches = ids.tolist(), logprobs

@@ -45,8 +45,9 @@ class MaskFiller:
                 native.unsafe_compute_mask_ptr(buffer[row].ctypes.data, matchers[row].words * 4)
         allowed = np.unpackbits(buffer.view(np.uint8), axis=1, bitorder="little")[:, :width].view(np.bool_)
         for row, matcher in enumerate(matchers):
-            if matcher.waits:
+            if matcher.waits:  # the row may not end either: without its answer it would be no answer
                 allowed[row, : matcher.vocab_size] = True
+                allowed[row, [end for end in matcher.eos_ids if end < width]] = False
             allowed[row, matcher.vocab_size :] = False
         return allowed
 
@@ -64,5 +65,10 @@ class MaskFiller:
 
 
 def masked(logits: mx.array, allowed: npt.NDArray[np.bool_]) -> mx.array:
-    """Logits [R, V] with -inf where a mask [R, V] does not let a token through."""
+    """Logits [R, V] with -inf where a mask [R, V] does not let a token through.
+
+    Whole numbers, which a processor may give, have no such value: they become float32.
+    """
+    if not mx.issubdtype(logits.dtype, mx.floating):
+        logits = logits.astype(mx.float32)
     return mx.where(mx.array(allowed), logits, mx.array(-mx.inf, dtype=logits.dtype))

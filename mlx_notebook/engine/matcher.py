@@ -20,12 +20,21 @@ live = 0
 """Matchers that are not closed; tests count."""
 
 
+def nothing_left(token_id: int) -> GrammarError:
+    """The error for a row whose draw gave a token that it could not have drawn."""
+    return GrammarError(
+        f"no token that the grammar allows could be drawn: token {token_id} does not fit or was excluded."
+        " A logits processor or a bias may have excluded all that fit."
+    )
+
+
 class Matcher:
     """A row's matcher. Made by `Compiled.start`.
 
     Args:
         native: the library's matcher, this row's own.
         vocab_size: ids of the tokenizer; what lies beyond never fits.
+        eos_ids: tokens that end a row; none of them comes before the grammar holds.
         after: token ids that must have come before the grammar holds (the end of a model's thinking).
         tally: sums up the probabilities of choices, where they are wanted.
     """
@@ -35,6 +44,7 @@ class Matcher:
         native: Any,
         vocab_size: int,
         *,
+        eos_ids: tuple[int, ...] = (),
         after: tuple[int, ...] = (),
         tally: ChoiceTally | None = None,
     ) -> None:
@@ -42,6 +52,7 @@ class Matcher:
         self._native: Any = native
         self.vocab_size = vocab_size
         self.words = -(-vocab_size // 32)
+        self.eos_ids = eos_ids
         self._after = after
         self._recent: list[int] = []
         self.tally = tally
@@ -49,7 +60,7 @@ class Matcher:
 
     @property
     def waits(self) -> bool:
-        """Whether the grammar does not hold yet: any token of the tokenizer may come."""
+        """Whether the grammar does not hold yet: any token of the tokenizer may come that does not end the row."""
         return bool(self._after)
 
     @property
@@ -76,10 +87,7 @@ class Matcher:
             return
         if token_id < self.vocab_size and self._native.consume_token(token_id):
             return
-        raise GrammarError(
-            f"no token that the grammar allows could be drawn: token {token_id} does not fit."
-            " A logits processor or a bias may have excluded all that do."
-        )
+        raise nothing_left(token_id)
 
     def check(self, mask: npt.NDArray[np.bool_]) -> None:
         """Raise GrammarError where a mask [V] lets nothing through: from there nothing could be drawn."""

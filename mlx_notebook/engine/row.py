@@ -44,6 +44,7 @@ class RowState:
     it, where it could be sampled before `ready` was read; `logits` (an array [R, V] and the row's place in it) stand
     in for `ahead` where user processors or the grammar must see `ready` first. `grammar` is the row's own matcher.
     `branches` are the ids that the grammar allowed for `ready` with their log-probabilities, where choices are summed.
+    `drawable` says whether `ready` was at all possible, where bias, penalties or processors came before a grammar.
     `user_ns` counts what the row's own code took since it was last asked.
     `hosted`: user code stands between a token and the draw of the next. `reach`: how many of the last tokens are
     remembered; None for all.
@@ -65,6 +66,7 @@ class RowState:
     user_ns: int = 0
     grammar: Matcher | None = None
     branches: tuple[list[int], mx.array] | None = None
+    drawable: mx.array | None = None
     hosted: bool = field(init=False)
     reach: int | None = field(init=False)
 
@@ -124,7 +126,7 @@ class RowState:
         self.cache, self.fed, self.converted = cache, 0, False
         self.ahead = self.logits = None
         if not self.hosted:
-            self.ready = self.branches = None
+            self.ready = self.branches = self.drawable = None
 
     def close(self) -> None:
         """Free what the row owns beside arrays; again does nothing."""

@@ -11,7 +11,8 @@ from mlx_notebook.core.grammar import GrammarKind
 from mlx_notebook.core.placement import Reason, resolve
 from mlx_notebook.core.rows import FinishDetail, FinishReason
 from mlx_notebook.core.unenforced import unenforced
-from mlx_notebook.errors import GrammarError, UnsupportedRequest
+from mlx_notebook.errors import GrammarError, UnsupportedRequest, WouldDeadlock
+from mlx_notebook.gateway.waiting import on_engine_thread
 
 if TYPE_CHECKING:
     from mlx_notebook.core.grammar import GrammarSpec
@@ -27,7 +28,10 @@ SHOWN = 300
 def compiled_for(spec: GrammarSpec | None, facts: ModelFacts) -> Any:
     """The compiled grammar of a request; None without one. Waits for the compile, on the caller's thread.
 
+    An engine's thread waits for none, since all its rows would: it gets what was compiled before.
+
     Raises:
+        WouldDeadlock: called on an engine thread, and nobody asked for this shape before.
         GrammarError: the grammar is wrong, unsupported or can never be satisfied; its place is named.
         UnsupportedRequest: there is no tokenizer that a grammar could be compiled for.
     """
@@ -37,6 +41,14 @@ def compiled_for(spec: GrammarSpec | None, facts: ModelFacts) -> Any:
         raise _unsupported(spec, "this backend has no tokenizer")
     from mlx_notebook.engine.grammar import cache
 
+    if on_engine_thread():
+        found = cache.kept(spec, facts.vocabulary)
+        if found is None:
+            raise WouldDeadlock(
+                f"{spec.kind}: compiling a shape on the engine thread (in a callback or processor) would hold up every"
+                " row; hand the work to another thread, or ask place() with the same shape before."
+            )
+        return found
     try:
         return cache.compiled(spec, facts.vocabulary)
     except GrammarError:

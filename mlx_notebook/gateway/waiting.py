@@ -47,10 +47,15 @@ def sleep_until(wait: Callable[[float], bool], timeout: float | None) -> bool:
         raise
 
 
+def on_engine_thread() -> bool:
+    """Whether this is an engine's thread: in a callback or processor of a row, or in `run_exclusive`."""
+    return threading.get_ident() in engine_threads
+
+
 def refuse_to_block(what: str) -> None:
     """Raise WouldDeadlock where `what` would wait for the thread that it is called on."""
     me = threading.get_ident()
-    if me in engine_threads:
+    if on_engine_thread():
         raise WouldDeadlock(
             f"{what} on the engine thread (in a callback or processor) would wait for itself;"
             " hand the work to another thread."

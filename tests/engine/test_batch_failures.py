@@ -88,11 +88,11 @@ def test_a_draw_that_cannot_be_computed_ends_the_rows_that_waited_for_it_and_no_
 ) -> None:
     draw, calls = held._draw, []
 
-    def out_of_memory_once(rows: Any, *how: Any) -> None:
+    def out_of_memory_once(rows: Any, *given: Any, changed: bool) -> None:
         calls.append(len(rows))
         if len(calls) == 3:
             raise MemoryError("no room for logits")
-        draw(rows, *how)
+        draw(rows, *given, changed=changed)
 
     monkeypatch.setattr(held, "_draw", out_of_memory_once)
     rows = [Coming(prompt) for prompt in PROMPTS]

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import mlx.core as mx
 
 from mlx_notebook.core import events as ev
+from mlx_notebook.engine import matcher as matchers
 from mlx_notebook.errors import Cancelled, RowFailed
 from mlx_notebook.gateway.gateway import Gateway
 from mlx_notebook.gateway.lease import device_lease
@@ -33,7 +34,20 @@ if TYPE_CHECKING:
 
 ROWS = 64
 PROMPT_CACHE = 1_000_000
-KINDS = ("greedy", "seeded", "penalised", "logprobs", "stops", "fails", "cut", "gives up", "late", "fresh", "watched")
+KINDS = (
+    "greedy",
+    "seeded",
+    "penalised",
+    "logprobs",
+    "stops",
+    "fails",
+    "cut",
+    "gives up",
+    "late",
+    "fresh",
+    "watched",
+    "shaped",
+)
 """What the requests of a wave are, in turn."""
 STATUSES = ("finished", "cancelled", "failed")
 
@@ -96,6 +110,8 @@ def soak(requests: int, wave: int, tell: Callable[[Sample], None] = lambda _samp
             found.figures.extend(sample(gateway, done))
             tell(found.samples[-1])
         found.most_rows = int(_rows_of_steps(gateway).max())
+        if matchers.live:
+            found.wrong.append(f"{matchers.live} matchers are left")
         counters = gateway._loop.scheduler.counters
         if counters.submitted != done or counters.finished + counters.cancelled + counters.failed != done:
             found.wrong.append(f"{done} requests, but the gateway counted {counters}")
@@ -136,6 +152,7 @@ def _ask(gateway: Gateway, kind: str, number: int, random: random.Random) -> Han
         "late": {"deadline": 1e-9},
         "fresh": {"cache_prompt": False},
         "watched": {"logits_processors": [lambda _tokens, logits: logits]},
+        "shaped": {"regex": "[a-z]+"},
     }
     handle: Handle = gateway.submit(prompt, raw=True, **{**options, **how.get(kind, {})})
     own.append(handle)

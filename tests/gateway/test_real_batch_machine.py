@@ -27,6 +27,7 @@ from hypothesis.stateful import (
 from mlx_notebook.core import events as ev
 from mlx_notebook.core.ring import COLUMNS, Kind, Ring
 from mlx_notebook.core.scheduler import Scheduler
+from mlx_notebook.engine import matcher as matchers
 from mlx_notebook.errors import GatewayDead, MlxNotebookError, OverBudget
 from mlx_notebook.gateway.gateway import Gateway
 from mlx_notebook.gateway.lease import device_lease
@@ -55,6 +56,8 @@ OPTIONS: list[dict[str, Any]] = [
     {"repetition_penalty": 1.3, "logprobs": 0},
     {"temperature": 0.7, "seed": 7, "top_k": 20, "min_p": 0.02, "frequency_penalty": 0.4},
     {"logit_bias": {7: 4.0, 9: -3.0}, "stop": ["e"]},
+    {"regex": "[a-z]{2,}", "temperature": 1.0, "seed": 8},
+    {"choices": ("yes", "no", "nobody"), "logprobs": 0},
 ]
 
 asks = st.builds(
@@ -182,6 +185,7 @@ class RealBatch(RuleBasedStateMachine):
         self.running: set[int] = set()
         self.budget = self.projected = self.served.budget
         self.owned = len(self.resources)
+        self.matchers = matchers.live
         self.served.gateway.pause()
 
     def counted(self) -> Counter[str]:
@@ -405,6 +409,7 @@ class RealBatch(RuleBasedStateMachine):
         assert not backend._rows
         assert not backend._requests
         assert all(resource.released == 1 for resource in self.resources[self.owned :])
+        assert matchers.live == self.matchers
         wait_for(lambda: device_lease().holder is None)
         assert device_lease().waiting == 0
         self.rows.clear()

@@ -5,18 +5,30 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable  # noqa: TC003 - pydantic reads it
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+import mlx.core as mx
 import pydantic
 import pytest
 
 from mlx_notebook.core.grammar import check_json_schema
 from mlx_notebook.core.rows import FinishDetail, FinishReason
+from mlx_notebook.core.thinking import ThinkingMarks
 from mlx_notebook.engine import matcher as matchers
-from mlx_notebook.errors import Cancelled, GrammarError, PlacementMismatch, RowFailed, UnsupportedRequest
+from mlx_notebook.errors import (
+    Cancelled,
+    GrammarError,
+    PlacementMismatch,
+    RowFailed,
+    UnsupportedRequest,
+    WouldDeadlock,
+)
+from mlx_notebook.gateway import loading
 from mlx_notebook.gateway.gateway import Gateway
 from mlx_notebook.gateway.lease import device_lease
 from mlx_notebook.gateway.shapes import parse_answer
+from tests.engine.shaping import tokens
 from tests.gateway.fakes import wait_for
 from tests.small_models import small
 
@@ -131,6 +143,30 @@ def test_choices_have_probabilities_where_log_probabilities_are_asked_for(gatewa
     assert "logprobs-masked" in {reason.code for reason in result.placement.reasons}
 
 
+OPENS, CLOSES, END = 50, 51, 2
+
+
+def test_a_model_cannot_end_its_answer_inside_its_thinking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may want to: the end of sequence is the likeliest token at every step."""
+    opens, closes_it = ((tokens()[at] or b"").decode() for at in (OPENS, CLOSES))
+    monkeypatch.setattr(loading, "_marks_of", lambda _tokenizer: ThinkingMarks(opens, closes_it, (OPENS,), (CLOSES,)))
+
+    def closes(seen: Any, logits: Any) -> Any:
+        return mx.where(mx.arange(logits.shape[-1]) == CLOSES, 1e9, logits) if len(seen) == 8 else logits
+
+    prompt = [7, 8, 9, OPENS]
+    ask: dict[str, Any] = {"regex": r"\d+", "logit_bias": {END: 1e4}, "max_tokens": 12}
+    with Gateway.from_loaded(*small("llama")) as gateway:
+        closed = gateway.generate(prompt, **ask, logits_processors=[closes])
+        open_still = gateway.generate(prompt, **ask)
+    assert closed.generated_tokens > 6
+    assert CLOSES in closed.token_ids
+    assert (closed.finish_detail, closed.text.isdecimal()) == ("eos", True)
+    assert closed.parsed == closed.text
+    assert (open_still.parsed, open_still.parse_error) == (None, "cut at max_tokens=12: the answer is not complete")
+    assert END not in open_still.token_ids
+
+
 def test_samples_have_matchers_of_their_own(gateway: Gateway) -> None:
     handles = gateway.submit("the fox", json_schema=SCHEMA, n=6, temperature=1.5, seed=3)
     texts = [result.text for result in handles.results()]
@@ -210,6 +246,26 @@ def test_a_backend_without_a_tokenizer_says_so(gateway_of: Callable[..., Gateway
     with pytest.raises(UnsupportedRequest, match=r"json_schema: .* no tokenizer") as caught:
         gateway_of().submit("a", json_schema={})
     assert [reason.code for reason in caught.value.reasons] == ["grammar-unsupported"]
+
+
+def test_a_shape_asked_for_on_the_engine_thread_is_not_compiled_there(gateway: Gateway) -> None:
+    """Not for a callback, a processor or a job: all rows would wait. What was compiled before is taken."""
+    new: dict[str, Any] = {"regex": "[ab]{3}x"}
+    seen: list[Any] = []
+
+    def on_token(*_: object) -> bool:
+        with pytest.raises(WouldDeadlock, match=r"regex: compiling a shape on the engine thread"):
+            gateway.submit("a", **new)
+        seen.append(gateway.submit("a", choices=["yes", "no"]))
+        return False
+
+    gateway.place("a", choices=["yes", "no"])
+    assert gateway.submit("a", on_token=on_token).result().finish_detail == "callback"
+    assert seen[0].result().parsed in ("yes", "no")
+    for ask in (gateway.submit, gateway.place):
+        with pytest.raises(WouldDeadlock):
+            gateway.run_exclusive(partial(ask, "a", **new))
+    assert gateway.generate("a", **new).parsed.endswith("x")
 
 
 def test_cancels_deadlines_failures_and_closing_free_every_matcher() -> None:
