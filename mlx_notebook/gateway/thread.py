@@ -16,6 +16,7 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mlx_notebook.bell import Latch
 from mlx_notebook.core import events as ev
 from mlx_notebook.core.placement import Capabilities
 from mlx_notebook.core.rows import FinishDetail, FinishReason
@@ -24,7 +25,6 @@ from mlx_notebook.engine.backend import release_all
 from mlx_notebook.errors import GatewayClosed, GatewayDead, MlxNotebookError
 from mlx_notebook.failure import without_frames
 from mlx_notebook.gateway import waiting
-from mlx_notebook.gateway.bell import Latch
 from mlx_notebook.gateway.exclusive import Exclusive
 from mlx_notebook.gateway.intake import Intake
 from mlx_notebook.gateway.lease import device_lease

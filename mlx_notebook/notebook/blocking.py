@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from mlx_notebook.bell import Latch
 from mlx_notebook.errors import Cancelled, MlxNotebookError
 from mlx_notebook.gateway.waiting import interrupted, refuse_to_block
 from mlx_notebook.notebook.cell_rows import forget_failure
@@ -34,7 +34,7 @@ def follow(handle: Handle, tick: Callable[[], None] | None = None) -> None:
     """Wait until the row is over, calling `tick` now and then and once at the end."""
     if not handle.done():
         refuse_to_block(f"waiting for request {handle.id}")
-    over = threading.Event()
+    over = Latch()
     handle.add_done_callback(lambda _handle: over.set())
     while not over.wait(TICK_S):
         if tick is not None:
