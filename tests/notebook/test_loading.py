@@ -14,6 +14,7 @@ from mlx_notebook.engine.backend import ScriptedBackend, scripted_texts
 from mlx_notebook.errors import ModelNotFound, OverBudget
 from mlx_notebook.gateway import gateway as gateway_module
 from mlx_notebook.gateway.gateway import Gateway
+from mlx_notebook.gateway.lease import device_lease
 from mlx_notebook.gateway.loading import ModelFacts
 from mlx_notebook.gateway.registry import registry
 from mlx_notebook.gateway.settings import check_settings
@@ -21,6 +22,7 @@ from mlx_notebook.models import blas
 from mlx_notebook.models.blas import BlasStatus
 from mlx_notebook.notebook import loading
 from mlx_notebook.notebook.loading import LoadBar
+from tests.gateway.fakes import in_thread, wait_for
 from tests.notebook.conftest import WORDS
 
 if TYPE_CHECKING:
@@ -225,15 +227,25 @@ def test_a_waiting_load_says_for_whom(
 ) -> None:
     toys.script = gate.script
     run(loaded, "%mlxload fox --into gw")
-    handle = loaded.user_ns["gw"].submit("hi", max_tokens=4)
-    handle.add_done_callback(lambda _handle: None)
-    capsys.readouterr()
+    handles = [loaded.user_ns["gw"].submit("hi", max_tokens=4) for _ in range(2)]
     gate.reached.wait()
-    gate.opened.set()
-    if not handle.done():
-        run(loaded, "%mlxload hen")
-        assert "hen is loaded" in capsys.readouterr().out
-    assert handle.text
+    capsys.readouterr()
+    said: list[str] = []
+
+    def open_once_the_load_waits() -> None:
+        wait_for(lambda: device_lease().waiting > 0)
+        said.extend(capsys.readouterr().out.splitlines())
+        gate.opened.set()
+
+    opening = in_thread(open_once_the_load_waits)
+    run(loaded, "%mlxload hen")
+    opening.result()
+    first, second = handles
+    assert said == [f"The load begins when requests {first.id} and {second.id} are over."]
+    assert capsys.readouterr().out.startswith("hen is loaded")
+    assert all(handle.done() for handle in handles)
+    run(loaded, "%mlxload owl")
+    assert capsys.readouterr().out.startswith("owl is loaded")
 
 
 # ---------------------------------------------------------------- the bar
