@@ -23,6 +23,7 @@ from mlx_notebook.gateway.hooks import hooks
 from mlx_notebook.gateway.registry import registry
 from mlx_notebook.gateway.shapes import answer_of
 from mlx_notebook.gateway.waiting import SLICE_S, interrupted, refuse_to_block, sleep_until
+from mlx_notebook.terminal import printable
 from mlx_notebook.trace.spans import Span, spans_of
 
 if TYPE_CHECKING:
@@ -230,7 +231,7 @@ class Handle:
         if hooks.show is not None:
             hooks.show(self)
         else:
-            print(self.text_so_far)  # noqa: T201 - outside a notebook, showing is printing
+            print(printable(self.text_so_far))  # noqa: T201 - outside a notebook, showing is printing
 
     # ------------------------------------------------------------ waiting
 

@@ -9,7 +9,8 @@ from mlx_notebook.bell import Latch
 from mlx_notebook.errors import Cancelled, MlxNotebookError
 from mlx_notebook.gateway.waiting import interrupted, refuse_to_block
 from mlx_notebook.notebook.cell_rows import forget_failure
-from mlx_notebook.notebook.printing import in_one_line, printable, write
+from mlx_notebook.notebook.printing import in_one_line, write
+from mlx_notebook.terminal import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
