@@ -87,6 +87,7 @@ class Engine:
         self.name = name
         self.capabilities = Capabilities(vocab_size=0)
         self.loaded: Any = None
+        self.origin: tuple[str | None, str | None] = (None, None)
         self.load_error: BaseException | None = None
         self.ready = Latch()
         self.intake = Intake(max_queued)
@@ -309,6 +310,7 @@ class Engine:
             if load is None:
                 raise RuntimeError("an engine loads once")  # noqa: TRY301
             self._backend, self.loaded = load(self._loading)
+            self.origin = (self.loaded.source, self.loaded.revision)
             self.capabilities = self._backend.capabilities
             settings = self._settings_for(self)
             self.loop = EngineLoop(self._backend, self.intake, self._places, settings, self._policy)
