@@ -61,6 +61,13 @@ def wheel_gguf() -> tuple[Path, str] | None:
     return None
 
 
+def default_is_here() -> bool:
+    """Whether the default model loads without a network: its wheel is installed, or the hub's copy is here whole."""
+    from mlx_notebook.models.hub import is_cached
+
+    return wheel_gguf() is not None or is_cached(ALIASES[DEFAULT_MODEL])
+
+
 def close_names(name: str) -> list[str]:
     """Names of models here that `name` was probably meant to be, best first."""
     known = [*ALIASES, *(n for n, *_ in _hub_models()), *(n for n, *_ in _converted_models()), *_local_folders(name)]

@@ -221,6 +221,20 @@ def test_what_is_here_is_listed_with_what_fits(
     assert not any(m.fits for m in list_models())
 
 
+def test_the_default_is_here_by_its_wheel_or_by_a_whole_copy_of_the_hubs(
+    own_caches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_wheel(monkeypatch, None)
+    assert not catalog.default_is_here()
+    snapshot = hub_model(own_caches, "HuggingFaceTB/SmolLM2-135M-Instruct", whole=False)
+    assert not catalog.default_is_here()  # to load that, the rest would be downloaded
+    write_folder(snapshot)
+    assert catalog.default_is_here()
+    shutil.rmtree(own_caches)
+    fake_wheel(monkeypatch, tmp_path / "w.gguf")
+    assert catalog.default_is_here()
+
+
 def test_no_hub_cache_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from huggingface_hub import constants
 
