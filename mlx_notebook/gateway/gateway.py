@@ -429,6 +429,7 @@ class Gateway(FanOut, Observed, Viewed):
             steps=scheduler.counters.steps,
             tokens_per_s=loop.meter.rate(now),
             device=self._facts.device,
+            dtype=self._facts.dtype,
             store=self._facts.store,
             model=self.model_name,
             mode="continuous" if self._capabilities.continuous else "serial",

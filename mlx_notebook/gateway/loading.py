@@ -35,6 +35,7 @@ class ModelFacts:
     eos_ids: frozenset[int] = frozenset()
     recommended_sampling: Mapping[str, Any] = field(default_factory=dict)
     device: str = "none"
+    dtype: str = "none"
     store: str = "scripted"
     free_bytes: int = 0
     encoder: PromptEncoder = field(default_factory=CodePointEncoder)
@@ -122,6 +123,7 @@ def _serve(loaded: LoadedModel, serving: Serving) -> tuple[Backend, ModelFacts]:
         eos_ids=frozenset(loaded.eos_token_ids),
         recommended_sampling=dict(loaded.recommended_sampling),
         device=device_name(),
+        dtype=loaded.dtype,
         store=backend.store,
         free_bytes=free_memory(),
         encoder=ModelEncoder(tokenization),

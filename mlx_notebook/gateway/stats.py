@@ -23,7 +23,8 @@ class GatewayStats:
     """A gateway at one moment. Bytes are bytes; `tokens_per_s` is over the last few seconds.
 
     `lease_holder` says who holds the device and for what; `silent_s` is how long the engine thread has
-    been inside one native call or idle; `mode` is "serial" (one row at a time) or "continuous".
+    been inside one native call or idle; `dtype` is what the weights are in (float32, 4bit, ...); `mode`
+    is "serial" (one row at a time) or "continuous".
     """
 
     active_rows: int
@@ -43,6 +44,7 @@ class GatewayStats:
     steps: int
     tokens_per_s: float
     device: str
+    dtype: str
     store: str
     model: str
     mode: str

@@ -7,12 +7,11 @@ with the model.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.errors import ModelLoadError, OverBudget
-from mlx_notebook.models.backend_check import import_mlx
+from mlx_notebook.models.backend_check import import_mlx, only_float32_is_fast
 from mlx_notebook.models.cache_folder import MANIFEST
 from mlx_notebook.models.describe import (
     LoadedModel,
@@ -62,11 +61,11 @@ def load(
         OverBudget: the weights need more memory than there is; nothing was loaded.
         ModelLoadError: the folder cannot be used; the message says why.
     """
-    mx = import_mlx()
+    import_mlx()
     report = progress or (lambda _stage, _share: None)
     cancel = check_cancel or (lambda: None)
     files = read_model_files(resolved.path, trust_remote_code=trust_remote_code)
-    types = choose_types(files, dtype, slow_halves=sys.platform == "linux" and mx.default_device() == mx.cpu)
+    types = choose_types(files, dtype, slow_halves=only_float32_is_fast())
     _check_memory(files, types, free_memory() if memory_budget is None else memory_budget, resolved.name)
     report("reading weights", 0.0)
     model, config = _build(files, resolved, trust_remote_code)

@@ -18,7 +18,7 @@ from mlx_notebook.gateway.lease import device_lease
 from mlx_notebook.gateway.loading import ModelFacts
 from mlx_notebook.gateway.registry import registry
 from mlx_notebook.gateway.settings import check_settings
-from mlx_notebook.models import blas
+from mlx_notebook.models import backend_check, blas
 from mlx_notebook.models.blas import BlasStatus
 from mlx_notebook.notebook import loading
 from mlx_notebook.notebook.loading import LoadBar
@@ -43,6 +43,7 @@ class Toys:
 
     def __init__(self) -> None:
         self.loads: list[str] = []
+        self.facts = FACTS
         self.script: Callable[[int, int], str] = scripted_texts(WORDS)
         self.fails: dict[str, Exception] = {}
         self.during: Callable[[Loading], None] = lambda _loading: None
@@ -57,7 +58,7 @@ class Toys:
             self.during(loading)
             if model in self.fails:
                 raise self.fails[model]
-            return ScriptedBackend(script=self.script), replace(FACTS)
+            return ScriptedBackend(script=self.script), replace(self.facts)
 
         return load
 
@@ -115,6 +116,21 @@ def test_a_slow_blas_is_named_with_what_mends_it(
     monkeypatch.setattr(blas, "preload_blas", lambda: BlasStatus(state, advice="sudo mend-it"))
     run(loaded, "%mlxload fox")
     assert "  slow      MLX computes with its slow BLAS: sudo mend-it" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("only_float32", [True, False])
+def test_a_type_that_is_slow_here_is_named_with_what_mends_it(
+    loaded: InteractiveShell,
+    toys: Toys,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    only_float32: bool,
+) -> None:
+    monkeypatch.setattr(backend_check, "only_float32_is_fast", lambda: only_float32)
+    toys.facts = replace(FACTS, dtype="4bit")
+    run(loaded, "%mlxload fox --dtype 4bit")
+    said = "  slow      4bit runs slower than float32 on a CPU: --dtype float32" in capsys.readouterr().out
+    assert said is only_float32
 
 
 def test_a_name_in_use_serves_until_the_new_one_is_loaded(loaded: InteractiveShell, toys: Toys) -> None:
