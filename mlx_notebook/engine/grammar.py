@@ -20,6 +20,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mlx_notebook.bell import Latch
 from mlx_notebook.core.grammar import GrammarKind, with_ascii_digits
 from mlx_notebook.core.schema import closed
 from mlx_notebook.engine.choices import ChoiceOrder, ChoiceTally
@@ -235,7 +236,7 @@ class _Compile:
     """One compile on its own thread."""
 
     def __init__(self, spec: GrammarSpec, vocabulary: Vocabulary, finish: Any) -> None:
-        self.over = threading.Event()
+        self.over = Latch()
         self.made: Compiled | None = None
         self._error: tuple[type[Exception], tuple[Any, ...], dict[str, Any]] | None = None
         self._spec, self._vocabulary, self._finish = spec, vocabulary, finish

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from mlx_notebook.bell import Latch
 from mlx_notebook.gateway import waiting
-from mlx_notebook.gateway.bell import Latch
 from mlx_notebook.gateway.lease import device_lease
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mlx_notebook.bell import Latch
 from mlx_notebook.errors import MlxNotebookError, OverBudget, OverContext
-from mlx_notebook.gateway.bell import Latch
 from mlx_notebook.gateway.sizes import show_bytes
 from mlx_notebook.gateway.waiting import sleep_until
 

@@ -430,6 +430,7 @@ class Gateway(FanOut, Observed, Viewed, PlannedForGateways):
             steps=scheduler.counters.steps,
             tokens_per_s=loop.meter.rate(now),
             device=self._facts.device,
+            dtype=self._facts.dtype,
             store=self._facts.store,
             store_findings=self._facts.store_findings,
             model=self.model_name,

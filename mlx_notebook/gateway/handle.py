@@ -24,6 +24,7 @@ from mlx_notebook.gateway.planned import PlannedForHandles
 from mlx_notebook.gateway.registry import registry
 from mlx_notebook.gateway.shapes import answer_of
 from mlx_notebook.gateway.waiting import SLICE_S, interrupted, refuse_to_block, sleep_until
+from mlx_notebook.terminal import printable
 from mlx_notebook.trace.spans import Span, spans_of
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ class Handle(PlannedForHandles):
         if hooks.show is not None:
             hooks.show(self)
         else:
-            print(self.text_so_far)  # noqa: T201 - outside a notebook, showing is printing
+            print(printable(self.text_so_far))  # noqa: T201 - outside a notebook, showing is printing
 
     # ------------------------------------------------------------ waiting
 

@@ -10,8 +10,8 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
+from mlx_notebook.bell import Latch
 from mlx_notebook.errors import QueueFull
-from mlx_notebook.gateway.bell import Latch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -85,7 +85,7 @@ class Intake:
 
     def expect(self, record: RowRecord) -> bool:
         """Count a row as open that will be submitted later; False if closed."""
-        with self._changed:
+        with self._lock:
             if not self.closed:
                 self.idle.clear()
                 self._open[record.id] = record

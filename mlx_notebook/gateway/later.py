@@ -137,9 +137,13 @@ class Later:
 
         record = RowRecord(known, self._resolve(known), current_execution(), self, self._facts.thinking)
         handle = LaterHandle(record, engine, held, self.model_name, after=after)
-        engine.expect(record)
-        registry.keep(handle)
-        after.add_done_callback(lambda _over: _begin(handle, make, self._resolve))
+        try:
+            engine.expect(record)
+            registry.keep(handle)
+            after.add_done_callback(lambda _over: _begin(handle, make, self._resolve))
+        except BaseException:  # refused, or interrupted half-way: a row that counts as open would never be over
+            handle.cancel()
+            raise
         return handle
 
     def _resolve(self, request: Request) -> Placement:

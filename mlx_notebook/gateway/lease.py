@@ -18,7 +18,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mlx_notebook.gateway.bell import Latch
+from mlx_notebook.bell import Latch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

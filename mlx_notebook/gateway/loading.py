@@ -37,6 +37,7 @@ class ModelFacts:
     eos_ids: frozenset[int] = frozenset()
     recommended_sampling: Mapping[str, Any] = field(default_factory=dict)
     device: str = "none"
+    dtype: str = "none"
     store: str = "scripted"
     store_findings: tuple[str, ...] = ()
     free_bytes: int = 0
@@ -161,6 +162,7 @@ def _serve(loaded: LoadedModel, serving: Serving) -> tuple[Backend, ModelFacts]:
         eos_ids=frozenset(loaded.eos_token_ids),
         recommended_sampling=dict(loaded.recommended_sampling),
         device=device_name(),
+        dtype=loaded.dtype,
         store=backend.store,
         store_findings=backend.store_findings,
         free_bytes=free_memory(),

@@ -10,13 +10,13 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from mlx_notebook.bell import Bell
 from mlx_notebook.core import events as ev
 from mlx_notebook.core.decisions import DecisionLog
 from mlx_notebook.core.ring import Ring
 from mlx_notebook.core.scheduler import Scheduler, SchedulerSettings
 from mlx_notebook.engine.backend import release_all
 from mlx_notebook.failure import as_text
-from mlx_notebook.gateway.bell import Bell
 from mlx_notebook.gateway.stats import RateMeter
 
 if TYPE_CHECKING:

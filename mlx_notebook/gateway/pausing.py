@@ -21,7 +21,7 @@ from mlx_notebook.gateway import waiting
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mlx_notebook.gateway.bell import Bell
+    from mlx_notebook.bell import Bell
     from mlx_notebook.gateway.thread import Engine
 
 

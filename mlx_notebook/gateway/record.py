@@ -16,10 +16,10 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from mlx_notebook.bell import Bell, Latch
 from mlx_notebook.core.request import UserCode
 from mlx_notebook.core.rows import FinishDetail, FinishReason, Row, RowStatus
 from mlx_notebook.core.thinking import ThinkingSplitter
-from mlx_notebook.gateway.bell import Bell, Latch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from mlx_notebook.gateway.bell import Latch
+from mlx_notebook.bell import Latch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

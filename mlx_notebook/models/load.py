@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.errors import ModelLoadError, OverBudget, about_model
-from mlx_notebook.models.backend_check import import_mlx
+from mlx_notebook.models.backend_check import import_mlx, only_float32_is_fast
 from mlx_notebook.models.cache_folder import MANIFEST
 from mlx_notebook.models.describe import (
     LoadedModel,
@@ -25,7 +25,7 @@ from mlx_notebook.models.memory import free_memory
 from mlx_notebook.models.model_files import ModelFiles, read_model_files
 from mlx_notebook.models.own_thread import on_own_thread
 from mlx_notebook.models.roundtrip import check_round_trips, mend_decoder
-from mlx_notebook.models.sizes import Types, choose_types, is_quantised, load_bytes, running_dtype, slow_halves
+from mlx_notebook.models.sizes import Types, choose_types, is_quantised, load_bytes, running_dtype
 
 if TYPE_CHECKING:
     from mlx_notebook.models.resolve import ResolvedModel
@@ -123,7 +123,7 @@ def check_loadable(
 
 def _read_headers(resolved: ResolvedModel, dtype: str | None, trusted: bool) -> tuple[ModelFiles, Types]:
     files = read_model_files(resolved.path, trust_remote_code=trusted)
-    return files, choose_types(files, dtype, slow_halves=slow_halves())
+    return files, choose_types(files, dtype, slow_halves=only_float32_is_fast())
 
 
 def _check_memory(files: ModelFiles, types: Types, budget: int, name: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,15 +28,6 @@ class Types:
 
     plain: bool
     floats: str | None
-
-
-def slow_halves() -> bool:
-    """Whether MLX computes fast in float32 only where it runs by default: on a Linux CPU.
-
-    MLX is asked only where it was imported already; on a Linux where it was not, it is taken to run on the CPU.
-    """
-    mx = sys.modules.get("mlx.core")
-    return sys.platform == "linux" and (mx is None or bool(mx.default_device() == mx.cpu))
 
 
 def choose_types(files: ModelFiles, dtype: str | None, *, slow_halves: bool) -> Types:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from mlx_notebook.bell import Latch
 from mlx_notebook.errors import Cancelled, MlxNotebookError
 from mlx_notebook.gateway.waiting import interrupted, refuse_to_block
 from mlx_notebook.notebook.cell_rows import forget_failure
-from mlx_notebook.notebook.printing import in_one_line, printable, write
+from mlx_notebook.notebook.printing import in_one_line, write
+from mlx_notebook.terminal import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,7 +35,7 @@ def follow(handle: Handle, tick: Callable[[], None] | None = None) -> None:
     """Wait until the row is over, calling `tick` now and then and once at the end."""
     if not handle.done():
         refuse_to_block(f"waiting for request {handle.id}")
-    over = threading.Event()
+    over = Latch()
     handle.add_done_callback(lambda _handle: over.set())
     while not over.wait(TICK_S):
         if tick is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from IPython.core.error import UsageError
 
 from mlx_notebook.gateway.registry import registry
-from mlx_notebook.models.catalog import DEFAULT_MODEL, model_names
+from mlx_notebook.models.catalog import DEFAULT_MODEL, default_is_here
 from mlx_notebook.notebook.printing import say
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _load_default(mode: Mode) -> Gateway:
     """Only what is here already: nothing is downloaded that the user did not name."""
     from mlx_notebook.notebook.loading import load_model
 
-    if DEFAULT_MODEL not in model_names():
+    if not default_is_here():
         raise UsageError(
             f"%%mlxgen: no model is loaded, and the default one is not on this machine: %mlxload {DEFAULT_MODEL} "
             "fetches it, %mlxmodels lists what is here"

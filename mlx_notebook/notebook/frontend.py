@@ -13,6 +13,8 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Literal
 
+from mlx_notebook.bell import Latch
+
 if TYPE_CHECKING:
     import anywidget
 
@@ -27,7 +29,7 @@ class _Page:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._answer: Answer = "unknown"
-        self.heard = threading.Event()
+        self.heard = Latch()
 
     @property
     def answer(self) -> Answer:

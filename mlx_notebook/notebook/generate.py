@@ -7,7 +7,6 @@ batch tool      the cell blocks and leaves one finished output, the same in ever
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.notebook import cell_rows, execution
@@ -17,13 +16,15 @@ from mlx_notebook.notebook.cell_answers import submit_cell
 from mlx_notebook.notebook.chat import submit_turn
 from mlx_notebook.notebook.find_gateway import find_or_load
 from mlx_notebook.notebook.options import GENERATE
-from mlx_notebook.notebook.printing import printable, say, write
+from mlx_notebook.notebook.printing import say, write
 from mlx_notebook.notebook.prompts import prompts_of
+from mlx_notebook.notebook.provenance import provenance
 from mlx_notebook.notebook.settings import Mode, mode_of
 from mlx_notebook.notebook.static_html import prompt_title
+from mlx_notebook.terminal import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -81,7 +82,7 @@ def _flat(stops: list[object]) -> list[object]:
 
 def _show(answers: Answers, gateway: Gateway, mode: Mode, ours: Mapping[str, Any]) -> None:
     view = ours.get("view", "stream")
-    metadata = provenance(answers.handles, gateway)
+    metadata = provenance(answers.handles)
     if mode is Mode.WIDGET:
         _show_live(answers, view, title=gateway.model_name, keep=ours.get("keep", False), metadata=metadata)
         if ours.get("wait", False):
@@ -155,22 +156,3 @@ def publish(data: Mapping[str, str], metadata: Mapping[str, Any], mode: Mode) ->
     from IPython.display import publish_display_data
 
     publish_display_data(dict(data), dict(metadata))
-
-
-def provenance(handles: Sequence[Handle], gateway: Gateway | None) -> dict[str, Any]:
-    """What answers came from, for their output's metadata: only what JSON can carry.
-
-    Options and seed of one row stand beside the model; of several, under "rows".
-    """
-    about: dict[str, Any] = {"model": handles[0].model}
-    if gateway is not None:
-        about |= {"source": gateway.source, "revision": gateway.revision}
-    rows = [_asked_for(handle) for handle in handles]
-    about |= rows[0] if len(rows) == 1 else {"rows": rows}
-    plain: dict[str, Any] = json.loads(json.dumps(about, default=repr))
-    return plain
-
-
-def _asked_for(handle: Handle) -> dict[str, Any]:
-    options = {name: value for name, value in handle.options.items() if name != "seed"}
-    return {"options": options, "seed": handle.options.get("seed")}

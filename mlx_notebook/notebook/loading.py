@@ -18,9 +18,10 @@ from mlx_notebook.gateway.sizes import show_bytes
 from mlx_notebook.gateway.tuning import serving_of
 from mlx_notebook.models.resolve import resolve
 from mlx_notebook.notebook import execution
-from mlx_notebook.notebook.printing import in_one_line, numbers, printable, say, write
+from mlx_notebook.notebook.printing import in_one_line, numbers, say, write
 from mlx_notebook.notebook.settings import Mode
 from mlx_notebook.notebook.status import budget_words
+from mlx_notebook.terminal import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -108,6 +109,8 @@ def _with_advice(error: OverBudget) -> OverBudget:
 
 
 def _say_loaded(gateway: Gateway, blas: BlasStatus) -> None:
+    from mlx_notebook.models.backend_check import slowed_by
+
     stats = gateway.stats()
     model = "" if gateway.model_name == gateway.name else f"{gateway.model_name}, "
     say(f"{gateway.name} is loaded and current ({model}{stats.device}).")
@@ -119,6 +122,8 @@ def _say_loaded(gateway: Gateway, blas: BlasStatus) -> None:
     ]
     for word, text in lines:
         say(f"  {word:9} {text}")
+    if slowed_by(stats.dtype):
+        say(f"  slow      {stats.dtype} runs slower than float32 on a CPU: --dtype float32, where it fits")
     if blas.slow:
         say(f"  slow      MLX computes with its slow BLAS: {blas.advice}")
 

@@ -1,4 +1,4 @@
-"""Text for terminals: model text without control characters, and errors in one line.
+"""Printing in a cell: what we say and what rows say, and errors in one line.
 
 Only the main thread prints, and only in a running cell: output of other threads lands in whichever
 cell runs last, or nowhere.
@@ -9,19 +9,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, TypeVar
 
+from mlx_notebook.terminal import printable
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mlx_notebook.gateway.handle import Handle
-
-_CONTROL = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
-"""C0, DEL and C1. Without its escape character a sequence that would recolour, move or retitle a terminal
-is plain text; so nothing has to be remembered from one piece of text to the next."""
-
-
-def printable(text: str) -> str:
-    """`text` without control characters (line feeds and tabs stay) and without lone surrogates."""
-    return text.translate(_CONTROL).encode("utf-8", "replace").decode("utf-8")
 
 
 def write(text: str) -> None:

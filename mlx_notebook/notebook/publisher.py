@@ -47,7 +47,10 @@ class Publisher:
     """Ticks views on one thread within a budget of messages. See the module's docstring for who may call what."""
 
     def __init__(self) -> None:
-        self._wake = threading.Condition()
+        # Entered directly, not through the condition, whose `with` is Python code that an interrupt can cut in two:
+        # cells follow and spend on the main thread.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._due: dict[View, float] = {}
         self._thread: threading.Thread | None = None
         self._stopping = False
@@ -56,31 +59,32 @@ class Publisher:
 
     def follow(self, view: View) -> None:
         """Tick `view` soon and from then on; one that is followed already is ticked soon. Nothing after `shutdown`."""
-        with self._wake:
+        with self._lock:
             if self._stopping:
                 return
-            self._due[view] = 0.0
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="mlx-notebook-publisher", daemon=True)
                 self._thread.start()
-            self._wake.notify()
+            # First: woken, the thread still waits for the lock; interrupted after it, no view would be left to sleep.
+            self._changed.notify()
+            self._due[view] = 0.0
 
     def spend(self, messages: int = 1) -> None:
         """Count messages that a view sent, against the process's budget."""
-        with self._wake:
+        with self._lock:
             self._budget -= messages
 
     @property
     def following(self) -> int:
         """How many views are followed now."""
-        with self._wake:
+        with self._lock:
             return len(self._due)
 
     def shutdown(self, timeout: float = 2.0) -> None:
         """Let every view say its last word and end the thread; waits up to `timeout` seconds for it."""
-        with self._wake:
+        with self._lock:
             self._stopping = True
-            self._wake.notify()
+            self._changed.notify()
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)
@@ -89,11 +93,11 @@ class Publisher:
         while (turn := self._next()) is not None:
             view, due = turn
             if not self._contained(view, view.tick):
-                with self._wake:
+                with self._lock:
                     # Whoever followed it again during that very tick has something to be sent.
                     if self._due.get(view) == due:
                         del self._due[view]
-        with self._wake:
+        with self._lock:
             last = list(self._due)
             self._due.clear()
         for view in last:
@@ -101,7 +105,7 @@ class Publisher:
 
     def _next(self) -> tuple[View, float] | None:
         """Wait for the view that is due first, and for budget; with it comes when it is due again. None = the end."""
-        with self._wake:
+        with self._lock:
             while not self._stopping:
                 wait = self._wait_s()
                 if wait == 0:
@@ -110,7 +114,7 @@ class Publisher:
                     interval = max(TICK_S, len(self._due) / MESSAGES_PER_S)
                     self._due[view] = due = time.monotonic() + interval
                     return view, due
-                self._wake.wait(wait)
+                self._changed.wait(wait)
             return None
 
     def _wait_s(self) -> float | None:

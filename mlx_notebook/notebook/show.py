@@ -9,7 +9,8 @@ from IPython.core.error import UsageError
 from mlx_notebook.gateway.handle import Handle
 from mlx_notebook.gateway.registry import registry
 from mlx_notebook.notebook.blocking import follow, interruptible, print_text
-from mlx_notebook.notebook.generate import provenance, publish
+from mlx_notebook.notebook.generate import publish
+from mlx_notebook.notebook.provenance import provenance
 from mlx_notebook.notebook.settings import Mode, mode_of
 from mlx_notebook.notebook.static_html import frozen_bundle
 
@@ -44,12 +45,12 @@ def show_handle(shell: InteractiveShell, settings: MlxNotebook, handle: Handle) 
     if mode is Mode.WIDGET and not handle.done():
         from mlx_notebook.notebook.stream_widget import StreamView
 
-        StreamView([handle], title=handle.model, metadata=provenance([handle], None)).display()
+        StreamView([handle], title=handle.model, metadata=provenance([handle])).display()
         return
     with interruptible():
         if mode is Mode.PRINT and not handle.done():
             print_text(handle)
             return
         follow(handle)
-    data, about = frozen_bundle([handle], title=handle.model, metadata=provenance([handle], None))
+    data, about = frozen_bundle([handle], title=handle.model, metadata=provenance([handle]))
     publish(data, about, mode)

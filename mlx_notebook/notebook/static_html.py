@@ -11,7 +11,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.core.rows import RowStatus
-from mlx_notebook.notebook.printing import printable
+from mlx_notebook.terminal import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,9 +11,9 @@ import uuid
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from mlx_notebook.notebook.printing import printable
 from mlx_notebook.notebook.publisher import publisher
 from mlx_notebook.notebook.static_html import METADATA_KEY, ending_note, prompt_title, running_note
+from mlx_notebook.terminal import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

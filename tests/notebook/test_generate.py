@@ -12,6 +12,7 @@ from mlx_notebook.engine.backend import scripted_texts
 from mlx_notebook.errors import GrammarError, QueueFull, RowFailed
 from mlx_notebook.gateway.handle import Handle
 from mlx_notebook.gateway.registry import registry
+from mlx_notebook.models import catalog, hub
 from mlx_notebook.notebook import find_gateway, loading
 
 if TYPE_CHECKING:
@@ -198,10 +199,19 @@ def test_without_a_model_the_default_is_loaded_and_that_is_said(
     ]
 
 
+def test_the_hubs_copy_of_the_default_is_as_good_as_its_wheel(
+    loaded: InteractiveShell, scripted: Callable[..., Gateway], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "wheel_gguf", lambda: None)
+    monkeypatch.setattr(hub, "is_cached", lambda repo_id: repo_id == catalog.ALIASES["smollm2"])
+    monkeypatch.setattr(loading, "load_model", lambda model, _options, _mode: scripted(name=model))
+    assert run(loaded, "%%mlxgen --max-tokens 1\nhi").success
+
+
 def test_nothing_is_downloaded_that_nobody_named(
     loaded: InteractiveShell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(find_gateway, "model_names", list)
+    monkeypatch.setattr(find_gateway, "default_is_here", lambda: False)
     result = run(loaded, "%%mlxgen\nhi")
     assert type(result.error_in_exec) is UsageError
     assert "%mlxload smollm2 fetches it" in capsys.readouterr().err
@@ -268,7 +278,7 @@ def test_a_batch_tool_gets_one_finished_output_with_its_provenance(
     assert about["model"] == "scripted"
     assert about["seed"] == 7
     assert about["options"]["system"] == "be brief"
-    assert {"source", "revision"} <= set(about)
+    assert (about["source"], about["revision"]) == ("scripted", None)
 
 
 def test_a_drawn_seed_is_saved_too(

@@ -14,13 +14,15 @@ from mlx_notebook.engine.backend import ScriptedBackend, scripted_texts
 from mlx_notebook.errors import ModelLoadError, ModelNotFound, OverBudget
 from mlx_notebook.gateway import gateway as gateway_module
 from mlx_notebook.gateway.gateway import Gateway
+from mlx_notebook.gateway.lease import device_lease
 from mlx_notebook.gateway.loading import ModelFacts
 from mlx_notebook.gateway.registry import registry
 from mlx_notebook.gateway.settings import check_settings
-from mlx_notebook.models import blas
+from mlx_notebook.models import backend_check, blas
 from mlx_notebook.models.blas import BlasStatus
 from mlx_notebook.notebook import loading
 from mlx_notebook.notebook.loading import LoadBar
+from tests.gateway.fakes import in_thread, wait_for
 from tests.notebook.conftest import WORDS
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class Toys:
 
     def __init__(self) -> None:
         self.loads: list[str] = []
+        self.facts = FACTS
         self.script: Callable[[int, int], str] = scripted_texts(WORDS)
         self.fails: dict[str, Exception] = {}
         self.during: Callable[[Loading], None] = lambda _loading: None
@@ -59,7 +62,7 @@ class Toys:
             self.during(loading)
             if model in self.fails:
                 raise self.fails[model]
-            return ScriptedBackend(script=self.script), replace(FACTS)
+            return ScriptedBackend(script=self.script), replace(self.facts)
 
         return load
 
@@ -118,6 +121,21 @@ def test_a_slow_blas_is_named_with_what_mends_it(
     monkeypatch.setattr(blas, "preload_blas", lambda: BlasStatus(state, advice="sudo mend-it"))
     run(loaded, "%mlxload fox")
     assert "  slow      MLX computes with its slow BLAS: sudo mend-it" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("only_float32", [True, False])
+def test_a_type_that_is_slow_here_is_named_with_what_mends_it(
+    loaded: InteractiveShell,
+    toys: Toys,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    only_float32: bool,
+) -> None:
+    monkeypatch.setattr(backend_check, "only_float32_is_fast", lambda: only_float32)
+    toys.facts = replace(FACTS, dtype="4bit")
+    run(loaded, "%mlxload fox --dtype 4bit")
+    said = "  slow      4bit runs slower than float32 on a CPU: --dtype float32" in capsys.readouterr().out
+    assert said is only_float32
 
 
 def test_a_name_in_use_serves_until_the_new_one_is_loaded(loaded: InteractiveShell, toys: Toys) -> None:
@@ -247,15 +265,25 @@ def test_a_waiting_load_says_for_whom(
 ) -> None:
     toys.script = gate.script
     run(loaded, "%mlxload fox --into gw")
-    handle = loaded.user_ns["gw"].submit("hi", max_tokens=4)
-    handle.add_done_callback(lambda _handle: None)
-    capsys.readouterr()
+    handles = [loaded.user_ns["gw"].submit("hi", max_tokens=4) for _ in range(2)]
     gate.reached.wait()
-    gate.opened.set()
-    if not handle.done():
-        run(loaded, "%mlxload hen")
-        assert "hen is loaded" in capsys.readouterr().out
-    assert handle.text
+    capsys.readouterr()
+    said: list[str] = []
+
+    def open_once_the_load_waits() -> None:
+        wait_for(lambda: device_lease().waiting > 0)
+        said.extend(capsys.readouterr().out.splitlines())
+        gate.opened.set()
+
+    opening = in_thread(open_once_the_load_waits)
+    run(loaded, "%mlxload hen")
+    opening.result()
+    first, second = handles
+    assert said == [f"The load begins when requests {first.id} and {second.id} are over."]
+    assert capsys.readouterr().out.startswith("hen is loaded")
+    assert all(handle.done() for handle in handles)
+    run(loaded, "%mlxload owl")
+    assert capsys.readouterr().out.startswith("owl is loaded")
 
 
 # ---------------------------------------------------------------- the bar

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from IPython.core.error import UsageError
 
+from mlx_notebook.engine.backend import ScriptedBackend
 from mlx_notebook.errors import RowFailed
+from mlx_notebook.gateway.gateway import Gateway
 from mlx_notebook.gateway.handles import Handles
+from mlx_notebook.gateway.loading import ModelFacts
 from mlx_notebook.gateway.registry import registry
 
 if TYPE_CHECKING:
@@ -16,7 +19,6 @@ if TYPE_CHECKING:
 
     from IPython.core.interactiveshell import InteractiveShell
 
-    from mlx_notebook.gateway.gateway import Gateway
     from tests.notebook.conftest import Displayed
 
 
@@ -28,6 +30,16 @@ def gen(shell: InteractiveShell, line: str, cell: str = "hello") -> Any:
 def ready(loaded: InteractiveShell, scripted: Callable[..., Gateway]) -> InteractiveShell:
     scripted()
     return loaded
+
+
+@pytest.fixture
+def from_elsewhere(ready: InteractiveShell) -> Gateway:
+    """A second gateway, whose model came from somewhere else."""
+    del ready
+    facts = ModelFacts(source="elsewhere", revision="abc")
+    gateway = Gateway.from_backend(ScriptedBackend(script=lambda *_: "y"), facts=facts, name="other")
+    registry.hold(gateway)
+    return gateway
 
 
 def test_split_gives_handles_in_order(ready: InteractiveShell) -> None:
@@ -125,6 +137,33 @@ def test_a_batch_tool_gets_one_output_with_titles(ready: InteractiveShell, displ
     rows = output["metadata"]["mlx_notebook"]["rows"]
     assert [row["seed"] for row in rows] == [3, 3]
     assert rows[0]["options"]["temperature"] == 0.1
+
+
+def test_each_row_of_a_comparison_says_which_model_it_is_of(
+    ready: InteractiveShell, displayed: Displayed, from_elsewhere: Gateway
+) -> None:
+    ready.user_ns.update(as_it_is={}, other=from_elsewhere)
+    ready.run_cell("%config MlxNotebook.mode = 'batch'")
+    ready.run_cell("%%mlxgen --gateway toy --with $as_it_is --with $other\nTell me.")
+    about = displayed.outputs[0]["metadata"]["mlx_notebook"]
+    assert list(about) == ["rows"]
+    of = [(row["model"], row["source"], row["revision"]) for row in about["rows"]]
+    assert of == [("scripted", "scripted", None), ("scripted", "elsewhere", "abc")]
+    assert all({"options", "seed"} < set(row) for row in about["rows"])
+
+
+@pytest.mark.parametrize("show", ["%mlxshow $handle", "handle.show()"])
+def test_shown_again_it_still_says_what_it_came_from(
+    ready: InteractiveShell, displayed: Displayed, from_elsewhere: Gateway, show: str
+) -> None:
+    ready.user_ns["handle"] = from_elsewhere.submit("hi", seed=4, max_tokens=1)
+    assert ready.user_ns["handle"].text == "y"
+    from_elsewhere.close()
+    ready.run_cell("%config MlxNotebook.mode = 'batch'")
+    ready.run_cell(show)
+    about = displayed.outputs[0]["metadata"]["mlx_notebook"]
+    assert (about["model"], about["source"], about["revision"]) == ("scripted", "elsewhere", "abc")
+    assert (about["seed"], about["options"]["max_tokens"]) == (4, 1)
 
 
 def test_a_failing_row_is_raised_and_the_others_are_kept(

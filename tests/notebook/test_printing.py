@@ -10,7 +10,8 @@ import pytest
 
 from mlx_notebook.errors import RowFailed
 from mlx_notebook.notebook.blocking import shown_briefly
-from mlx_notebook.notebook.printing import in_one_line, printable, say, write
+from mlx_notebook.notebook.printing import in_one_line, say, write
+from mlx_notebook.terminal import printable
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

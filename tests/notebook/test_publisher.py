@@ -4,12 +4,15 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from mlx_notebook.notebook import publisher as module
 from mlx_notebook.notebook.publisher import BURST, MESSAGES_PER_S, Publisher
+from tests.gateway.fakes import in_thread
+from tests.gateway.interrupting import at_every_point
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -162,6 +165,22 @@ def test_the_process_has_one_and_gets_a_new_one_after_shutdown() -> None:
     assert second is not first
     module.shutdown()
     module.shutdown()
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the points are those of CPython 3.11's instructions")
+def test_wherever_an_interrupt_lands_in_a_cell_that_follows_the_others_are_ticked(running: Publisher) -> None:
+    def in_a_cell() -> None:
+        running.follow(CountingView(1))
+        running.spend(0)
+
+    points = 0
+    for where in at_every_point(in_a_cell):
+        points += 1
+        view = CountingView(1)
+        in_thread(partial(running.follow, view)).result()
+        view.ended.wait()
+        assert view.count == 1, where
+    assert points > 5
 
 
 EXIT = """

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from mlx_notebook.gateway.bell import Bell, Latch
+import ast
+from pathlib import Path
+
+import mlx_notebook
+from mlx_notebook.bell import Bell, Latch
 from tests.gateway.fakes import in_thread, wait_for
 
 
@@ -68,3 +72,26 @@ def test_many_threads_at_once() -> None:
     for one in setting:
         one.result()
     assert not any(latch._bell._waiters for latch in latches)
+
+
+# ---------------------------------------------------------------- what is used instead
+
+PYTHON_LOCKED = {"Event", "Semaphore", "BoundedSemaphore", "Barrier"}
+
+
+def test_nothing_of_ours_waits_on_what_an_interrupt_can_leave_locked() -> None:
+    """A condition stands over a lock that is entered directly; there are no events and no semaphores."""
+    for path in Path(mlx_notebook.__file__).parent.rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        calls = [(ast.unparse(node.func), node) for node in nodes if isinstance(node, ast.Call)]
+        assert not [call.lineno for name, call in calls if name.rpartition(".")[2] in PYTHON_LOCKED], path
+        assert all(call.args for name, call in calls if name.endswith("Condition")), path
+        conditions = {
+            ast.unparse(node.targets[0])
+            for node in nodes
+            if isinstance(node, ast.Assign) and "threading.Condition(" in ast.unparse(node.value)
+        }
+        entered = {
+            ast.unparse(item.context_expr) for node in nodes if isinstance(node, ast.With) for item in node.items
+        }
+        assert not conditions & entered, path
