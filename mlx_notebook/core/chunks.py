@@ -52,6 +52,11 @@ class ChunkPlanner:
         """A forward over this many prompt tokens (padding counted) took so long."""
         self._costs.learn(padded_tokens, spent_ns)
 
+    def learn_forward(self, parts: Sequence[PrefillPart], spent_ns: int) -> None:
+        """The forward over these parts took so long. Where nothing had to be computed there is nothing to learn."""
+        computed = [part.computed for part in parts if part.computed > 0]
+        self.learn(max(computed, default=0) * len(computed), spent_ns)
+
     def learn_step(self, spent_ns: int) -> None:
         """A decode step took so long."""
         self._step_ns += WEIGHT * (min(spent_ns, MOST_OF_A_STEP_NS) - self._step_ns)

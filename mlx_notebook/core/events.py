@@ -83,6 +83,11 @@ class PrefillPart:
     stop: int
     last: bool
 
+    @property
+    def computed(self) -> int:
+        """Tokens that this part runs through the model."""
+        return self.stop - self.start - self.last
+
 
 @dataclass(frozen=True, slots=True)
 class PrefillDone:

@@ -343,8 +343,8 @@ class Scheduler:
     def _prefill_done(self, event: ev.PrefillDone) -> list[ev.Instruction]:
         steps: list[ev.Instruction] = []
         spent = event.at_ns - event.began_ns
-        longest = max((part.stop - part.start for part in event.parts), default=0)
-        self.planner.learn(longest * len(event.parts), spent)
+        if not event.errors:
+            self.planner.learn_forward(event.parts, spent)
         for part in event.parts:
             row = self.rows.get(part.row_id)
             if row is None or row.status is not RowStatus.PREFILL:

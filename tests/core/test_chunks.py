@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlx_notebook.core import events as ev
 from mlx_notebook.core.chunk_costs import GROWTH, SIZES, ChunkCosts
 from mlx_notebook.core.chunks import ALONE_FACTOR, MOST_OF_A_STEP_NS, TARGET_NS, ChunkPlanner
 from mlx_notebook.core.request import Request, RequestShape, SamplingOptions
@@ -104,6 +106,40 @@ def test_a_stall_is_forgotten() -> None:
     for _ in range(40):
         costs.learn(32, 20 * MS)
     assert costs.largest_within(TARGET_NS) == 64
+
+
+def forward(*parts: tuple[int, int, bool]) -> tuple[ev.PrefillPart, ...]:
+    return tuple(ev.PrefillPart(at, start, stop, last) for at, (start, stop, last) in enumerate(parts))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        forward((99, 100, True)),  # an exact hit of the prompt cache, or a prompt of one token: an empty forward
+        forward((99, 100, True), (0, 1, True)),
+        forward((96, 100, True)),  # three tokens: a few columns beside all the weights
+    ],
+    ids=["one", "two", "few"],
+)
+def test_next_to_nothing_teaches_nothing(parts: tuple[ev.PrefillPart, ...]) -> None:
+    planner = ChunkPlanner()
+    settled = settle(planner, 0, 0.4, rows_wait=True)[-1]
+    assert settled == 64
+    for _ in range(10):
+        planner.learn_forward(parts, 60_000)
+    assert planner.budget(rows_wait=True) == settled
+
+
+def test_a_forward_is_as_wide_as_the_longest_of_those_that_compute() -> None:
+    planner, same = ChunkPlanner(), ChunkPlanner()
+    planner.learn_forward(forward((0, 33, True), (0, 17, True), (5, 6, True)), 70 * MS)
+    same.learn(64, 70 * MS)
+    for waiting in (False, True):
+        assert planner.budget(rows_wait=waiting) == same.budget(rows_wait=waiting)
+    planner, same = ChunkPlanner(), ChunkPlanner()
+    planner.learn_forward(forward((0, 32, False)), 70 * MS)
+    same.learn(32, 70 * MS)
+    assert planner.budget(rows_wait=False) == same.budget(rows_wait=False)
 
 
 def test_a_chunk_ends_where_a_state_is_to_be_kept() -> None:

@@ -239,6 +239,23 @@ def test_close_ends_every_row_and_refuses_what_comes_after() -> None:
     assert drive.scheduler.counters.cancelled == 3
 
 
+@pytest.mark.parametrize("error", [None, BOOM], ids=["an empty part", "a failed one"])
+def test_what_was_not_computed_teaches_no_costs(error: tuple[str, str] | None) -> None:
+    drive = Drive(scheduler(max_rows=2, chunk=None), Mechanism.CONTINUOUS)
+    drive.submit(1, prompt=65)
+    drive.grant()
+    (_, first) = drive.turn()
+    assert isinstance(first, ev.Prefill)
+    planner = drive.scheduler.planner
+    for _ in range(20):
+        planner.learn(64, 40 * MS)
+    before = planner.budget(rows_wait=True)
+    if error is None:
+        first = chunk(1, 64, 65, last=True)
+    drive.prefilled(first, error)  # within a millisecond, as the tests' clock goes
+    assert planner.budget(rows_wait=True) == before
+
+
 # ---------------------------------------------------------------- order and the batch
 
 
