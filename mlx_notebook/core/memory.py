@@ -109,7 +109,8 @@ class Memory:
 
     def _at_cut(self, row: Row, tokens: int, *, last: bool) -> bool:
         if self._settings.deterministic:
-            return tokens == self._on_boundary(tokens) and tokens == self._on_boundary(row.prompt_tokens - 1)
+            # Chunks end nowhere else: the nearest before each place where another prompt may part from this one.
+            return tokens in map(self._on_boundary, (*row.request.boundaries, row.prompt_tokens - 1))
         if not self._settings.trimmable and tokens in row.request.boundaries:
             return True
         return last and tokens >= KEEP_PROMPT_FROM

@@ -48,7 +48,8 @@ class Scheduler:
         self.closed = False
         self.line = WaitingLine()
         self.memory = Memory(self.settings)
-        self.planner = ChunkPlanner(self.settings.chunk, together=not self.settings.deterministic)
+        free = not self.settings.deterministic
+        self.planner = ChunkPlanner(self.settings.chunk, together=free, boundaries=free)
         self.ring = ring or Ring(capacity=1 << 10)
         self._placements: dict[int, Placement] = {}
         self._prefilling: list[Row] = []

@@ -152,6 +152,18 @@ def test_a_chunk_ends_where_a_state_is_to_be_kept() -> None:
     assert (second.stop, second.last) == (100, True)  # 99 is all but the token that decoding feeds
 
 
+@given(st.integers(1, 200), st.lists(st.integers(1, 199), max_size=3), st.integers(1, 40))
+def test_where_nothing_but_positions_may_decide_boundaries_cut_nothing(
+    length: int, boundaries: list[int], fixed: int
+) -> None:
+    planner = ChunkPlanner(fixed, together=False, boundaries=False)
+    one, other = row(0, length), row(1, length, boundaries=tuple(sorted(boundaries)))
+    while one.prefilled < length:
+        (mine,), (theirs,) = (planner.plan([each], rows_wait=True) for each in (one, other))
+        assert (mine.start, mine.stop, mine.last) == (theirs.start, theirs.stop, theirs.last)
+        one.prefilled = other.prefilled = mine.stop
+
+
 def test_short_prompts_share_a_forward_and_a_long_one_does_not_hold_them_back() -> None:
     planner = ChunkPlanner(token_ns=TARGET_NS / 64)
     rows = [row(0, 20), row(1, 30), row(2, 5000), row(3, 30)]
