@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mlx_notebook.gateway.explaining import recording_now
 from mlx_notebook.gateway.gateway import Gateway
 from tests.engine.tiers import tiered
 from tests.small_models import small
@@ -54,3 +55,33 @@ def test_editing_a_last_message_longer_than_a_chunk_reuses_all_whole_chunks_befo
         gateway.generate(TURN, **HOW)
         result = gateway.generate(EDIT, **HOW)
     assert 0 <= before - result.cached_tokens < 2 * CHUNK
+
+
+@pytest.mark.parametrize("kind", tiered(UNTRIMMABLE, "mamba2"))
+def test_an_edited_last_message_and_the_next_turn_read_only_what_is_new(kind: str) -> None:
+    with Gateway.from_loaded(*small(kind)) as gateway:
+        gateway.generate(TURN, **HOW)
+        system, turn = gateway.count_tokens([SYSTEM]), gateway.count_tokens(TURN)
+        before = gateway.stats().prompt_cache
+        edited, following = gateway.generate(EDIT, **HOW), gateway.generate(NEXT, **HOW)
+        after = gateway.stats().prompt_cache
+        # Up to where the last message begins, or a few tokens further (the two begin alike); up to the turn's end.
+        assert system // 2 < edited.cached_tokens < turn
+        assert following.cached_tokens == turn - 1
+        assert (after.hits - before.hits, after.misses - before.misses) == (2, 0)
+        assert after.tokens_reused - before.tokens_reused == edited.cached_tokens + following.cached_tokens
+        for prompt, result in ((EDIT, edited), (NEXT, following)):
+            assert result.text == from_scratch(gateway, prompt).text
+
+
+def test_short_chats_of_such_a_model_are_read_together() -> None:
+    prompts = ["a hen", "the fox", "rain", "over the hill"]
+    with Gateway.from_loaded(*small("mamba2")) as gateway:
+        gateway.pause()
+        handles = gateway.submit(prompts, max_tokens=2)
+        gateway.resume()
+        handles.results()
+        chunks = recording_now(gateway._engine).chunks
+        forwards = set(zip(chunks["start"], chunks["end"], strict=True))
+    assert len(chunks) == len(prompts)
+    assert len(forwards) == 1
