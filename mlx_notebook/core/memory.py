@@ -74,15 +74,16 @@ class Memory:
         """(entry, tokens) that spare the beginning of the row's prompt."""
         if not row.request.cache_prompt or not self.prefixes.ceiling:
             return None, 0
-        found = self.prefixes.take(row.request.shape.prompt_ids)
-        if found is None:
-            return None, 0
-        entry, tokens = found
+        found = self.prefixes.take(row.request.shape.prompt_ids, self._allowed)
+        return (None, 0) if found is None else (found[0].id, found[1])
+
+    def _allowed(self, entry: Entry, tokens: int) -> int:
+        """How many of so many tokens a row may take from an entry."""
         if self._settings.deterministic:
             tokens = self._on_boundary(tokens)
         if tokens < self._settings.cost.start <= len(entry.tokens):
-            return None, 0  # it has been quantised since: a row of so few tokens would not be
-        return (entry.id, tokens) if tokens >= MIN_REUSE else (None, 0)
+            return 0  # it has been quantised since: a row of so few tokens would not be
+        return tokens
 
     def snapshot(self, row: Row, part: ev.PrefillPart) -> ev.Keep | None:
         """Keep the row's state here, if another prompt is likely to go on from it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from mlx_notebook.core import events as ev
 from mlx_notebook.core.memory import KEEP_PROMPT_FROM, Memory
 from mlx_notebook.core.prefix import MIN_REUSE
+from mlx_notebook.core.projection import CacheCost
 from mlx_notebook.core.request import Request, RequestShape, SamplingOptions
 from mlx_notebook.core.rows import Row
 from mlx_notebook.core.scheduler_settings import SchedulerSettings
@@ -77,3 +79,37 @@ def test_an_answer_that_is_read_again_is_no_prompt() -> None:
     one = row(40, boundaries=(30,))
     one.token_ids += [5] * 20
     assert kept_at(held, one, [30, 45, 60]) == [30]
+
+
+# ---------------------------------------------------------------- what is reused
+
+
+def with_entry(held: Memory, tokens: int) -> Memory:
+    """One entry of so many tokens, as a row that is over leaves it."""
+    over = row(tokens)
+    held.enter(over)
+    keep_as, _cap = held.leave(over, worth_keeping=True)
+    assert keep_as is not None
+    assert held.kept(ev.Kept(0, keep_as, tokens, 10)) == []
+    return held
+
+
+@pytest.mark.parametrize(
+    ("settings", "shared", "reused"),
+    [
+        ({}, 60, 60),
+        ({"deterministic": True, "chunk": 128}, 60, 0),
+        ({"deterministic": True, "chunk": 16}, 60, 48),
+        ({"cost": CacheCost(1, start=100, unconverted=CacheCost(1))}, 60, 0),
+    ],
+    ids=["as it is", "less than a chunk", "whole chunks", "quantised since"],
+)
+def test_a_hit_is_counted_when_it_is_one(settings: dict[str, Any], shared: int, reused: int) -> None:
+    held = with_entry(memory(**settings), 300)
+    other = row(shared + 100, row_id=2)
+    ids = (*range(shared), *range(1000, 1100))
+    other.request = replace(other.request, shape=replace(other.request.shape, prompt_ids=ids))
+    entry, tokens = held.find_prefix(other)
+    assert ((entry is not None), tokens) == (reused > 0, reused)
+    counters = held.prefixes.counters
+    assert (counters.hits, counters.misses, counters.tokens_reused) == (int(reused > 0), int(not reused), reused)
