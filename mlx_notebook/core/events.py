@@ -164,6 +164,13 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyFailed:
+    """The user's policy failed and is asked no more. Decides nothing."""
+
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class BudgetSet:
     """The rows and entries of this gateway may from now on take so many bytes together."""
 
@@ -238,6 +245,7 @@ Event = (
     | StepDone
     | StepFailed
     | Turn
+    | PolicyFailed
     | BudgetSet
     | CloseAsked
     | PauseAsked

@@ -421,6 +421,10 @@ class Scheduler:
 
     # ------------------------------------------------------------ what a person asks for
 
+    def _policy_failed(self, event: ev.PolicyFailed) -> list[ev.Instruction]:
+        self.ring.record(event.at_ns, Kind.POLICY, step=self.counters.steps)
+        return []
+
     def _pause_asked(self, event: ev.PauseAsked) -> list[ev.Instruction]:
         self.reins.pause()
         return self._record_control(event.at_ns, Control.PAUSE)
@@ -476,6 +480,7 @@ class Scheduler:
         ev.LeaseUnwanted: _lease_unwanted,
         ev.BudgetSet: _budget_set,
         ev.Turn: _turn,
+        ev.PolicyFailed: _policy_failed,
         ev.PrefillDone: _prefill_done,
         ev.Kept: _kept,
         ev.StepDone: _step_done,

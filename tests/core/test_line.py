@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_notebook.core.line import MAX_PASSED_OVER, WaitingLine
-from mlx_notebook.core.policy import BuiltIn, complete
+from mlx_notebook.core.policy import BuiltIn, complete, view_of
 from mlx_notebook.core.request import Request, RequestShape, SamplingOptions
 from mlx_notebook.core.rows import Row
 
@@ -41,7 +42,9 @@ def test_rows_behind_the_fence_are_no_candidates() -> None:
 
 def test_a_users_answer_is_taken_for_what_it_is() -> None:
     a, b, c = row(0), row(1), row(2)
-    assert complete([102, 999, "x", 102, None], [a, b, c]) == [c, a, b]
+    assert complete([102, 999, "x", 102, None, [100], 1.5], [a, b, c]) == [c, a, b]
+    assert complete(np.array([102, 101]), [a, b, c]) == [c, b, a]
+    assert complete([view_of(c, 0), np.int64(101)], [a, b, c]) == [c, b, a]
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=120), st.data())

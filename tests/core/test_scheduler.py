@@ -6,8 +6,10 @@ import pytest
 
 from mlx_notebook.core import events as ev
 from mlx_notebook.core.placement import Mechanism
+from mlx_notebook.core.policy import BuiltIn
+from mlx_notebook.core.recording import recording_of
 from mlx_notebook.core.rows import FinishDetail, FinishReason
-from mlx_notebook.core.scheduler import LeaseState
+from mlx_notebook.core.scheduler import LeaseState, Scheduler, SchedulerSettings
 from tests.core.driving import (
     LENGTH,
     MS,
@@ -264,6 +266,11 @@ def test_the_highest_priority_goes_first_and_first_come_within_it() -> None:
     for row_id, priority in ((1, 0), (2, 5), (3, 5), (4, -1), (5, 0)):
         drive.submit(row_id, priority=priority)
     drive.grant()
+    assert opened(drive) == [2, 3, 1, 5, 4]
+
+
+def opened(drive: Drive) -> list[int]:
+    """Rows in the order in which they begin, each run to its end."""
     order = []
     while drive.scheduler.rows:
         for step in drive.turn():
@@ -273,7 +280,35 @@ def test_the_highest_priority_goes_first_and_first_come_within_it() -> None:
                 drive.prefilled(step)
             elif isinstance(step, ev.Decode):
                 drive.stepped(*(last_token(row_id) for row_id in step.row_ids))
-    assert order == [2, 3, 1, 5, 4]
+    return order
+
+
+def test_shortest_begins_with_the_least_work() -> None:
+    drive = Drive(Scheduler(SchedulerSettings(max_rows=1, chunk=4, policy=BuiltIn.SHORTEST)))
+    for row_id, prompt in ((1, 9), (2, 3), (3, 5), (4, 3)):
+        drive.submit(row_id, prompt, priority=row_id % 2)
+    drive.grant()
+    assert opened(drive) == [2, 4, 3, 1]
+
+
+def test_a_users_answer_says_who_begins_and_the_rest_follows_in_the_default_order() -> None:
+    drive = Drive()
+    for row_id in (1, 2, 3, 4):
+        drive.submit(row_id)
+    drive.grant()
+    assert drive.feed(ev.Turn(0, (3,)))[0] == ev.Open(3)
+    drive.cancel(3)
+    assert opened(drive) == [1, 2, 4]
+
+
+def test_a_policys_failure_is_in_the_log_and_decides_nothing() -> None:
+    drive = Drive()
+    drive.submit(1)
+    before = drive.scheduler.ring.recorded
+    assert drive.feed(ev.PolicyFailed(0)) == []
+    taken = drive.scheduler.ring.since(before)
+    recording = recording_of([taken.columns])
+    assert recording.controls_of("policy") == [(drive.now_ns, 0, 0)]
 
 
 def test_a_higher_priority_does_not_interrupt_the_row_that_runs() -> None:
