@@ -41,6 +41,17 @@ class Memory:
         """Whether the row could join those that run; entries give way to rows."""
         return self.projected + self.need_of(row) <= self.budget
 
+    def refusal(self, row: Row) -> str | None:
+        """Why the row can't run though nobody else does, in words: the budget has sunk since it was taken in."""
+        need = self.need_of(row)
+        if need <= self.budget:
+            return None
+        return (
+            f"OverBudget: the request would take {need:,} bytes of KV memory and the budget is {self.budget:,} bytes:"
+            " it sank while the request waited (another model was loaded?). Lower max_tokens, shorten the prompt,"
+            " or unload a model, and submit it again."
+        )
+
     def enter(self, row: Row) -> list[int]:
         """The row runs; the entries that must go to make room for it."""
         self._needs[row.id] = self.need_of(row)

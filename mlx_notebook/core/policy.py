@@ -14,8 +14,6 @@ from operator import index
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from mlx_notebook.core.rows import Row
 
 
@@ -61,27 +59,14 @@ def view_of(row: Row, now_ns: int) -> RowView:
     )
 
 
-def order(policy: BuiltIn, waiting: Iterable[Row]) -> list[Row]:
-    """The waiting rows, best first; `static` orders as `priority` does (it differs in when, not in whom)."""
-    if policy is BuiltIn.SHORTEST:
-        return sorted(waiting, key=lambda row: (_work(row), row.seq))
-    return sorted(waiting, key=first_come)
-
-
 def first_come(row: Row) -> tuple[int, int]:
-    """Sort key of the default order."""
+    """Sort key of the default order; `static` has the same (it differs in when, not in whom)."""
     return -row.request.priority, row.seq
 
 
-def _work(row: Row) -> int:
-    return row.prompt_tokens + row.request.shape.sampling.max_tokens
-
-
-def complete(chosen: Sequence[object], waiting: Sequence[Row]) -> list[Row]:
-    """A user policy's answer as rows: unknown ids are ignored, rows it left out follow in the default order."""
-    by_id = {row.id: row for row in waiting}
-    named = [by_id.pop(row_id) for row_id in map(id_of, chosen) if row_id in by_id]
-    return [*named, *sorted(by_id.values(), key=first_come)]
+def least_work(row: Row) -> tuple[int, int]:
+    """Sort key of `shortest`."""
+    return row.prompt_tokens + row.request.shape.sampling.max_tokens, row.seq
 
 
 def id_of(named: object) -> int | None:

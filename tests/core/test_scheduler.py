@@ -7,6 +7,7 @@ import pytest
 from mlx_notebook.core import events as ev
 from mlx_notebook.core.placement import Mechanism
 from mlx_notebook.core.policy import BuiltIn
+from mlx_notebook.core.projection import BLOCK, CacheCost
 from mlx_notebook.core.recording import recording_of
 from mlx_notebook.core.rows import FinishDetail, FinishReason
 from mlx_notebook.core.scheduler import LeaseState, Scheduler, SchedulerSettings
@@ -299,6 +300,44 @@ def test_a_users_answer_says_who_begins_and_the_rest_follows_in_the_default_orde
     assert drive.feed(ev.Turn(0, (3,)))[0] == ev.Open(3)
     drive.cancel(3)
     assert opened(drive) == [1, 2, 4]
+
+
+def test_a_row_that_can_no_longer_fit_says_so_at_its_turn_and_holds_nobody_up() -> None:
+    settings = SchedulerSettings(max_rows=2, chunk=None, cost=CacheCost(10), budget=30 * BLOCK)
+    drive = Drive(Scheduler(settings), Mechanism.CONTINUOUS)
+    drive.submit(1)
+    drive.grant()
+    drive.until_decode(1)
+    drive.submit(2, prompt=2 * BLOCK)  # with its answer three blocks
+    drive.submit(3)
+    drive.feed(ev.BudgetSet(0, 29 * BLOCK))
+    said = drive.turn()
+    (settled,) = [step for step in said if isinstance(step, ev.Settle)]
+    assert (settled.row_id, settled.reason, settled.opened) == (2, FinishReason.ERROR, False)
+    assert settled.error is not None
+    assert f"{30 * BLOCK:,} bytes" in settled.error[0]
+    assert f"{29 * BLOCK:,} bytes" in settled.error[0]
+    assert ev.Open(3) in said
+    assert drive.scheduler.counters.failed == 1
+    assert not any(isinstance(step, ev.Drop) for step in said)
+
+
+def test_one_that_has_begun_goes_on_alone_though_the_budget_sank() -> None:
+    settings = SchedulerSettings(max_rows=2, chunk=None, cost=CacheCost(10), budget=30 * BLOCK)
+    drive = Drive(Scheduler(settings), Mechanism.CONTINUOUS)
+    drive.submit(1, prompt=2 * BLOCK)
+    drive.grant()
+    drive.until_decode(1)
+    drive.feed(ev.BudgetSet(0, BLOCK))
+    drive.submit(2)
+    drive.stepped(token(1))
+    drive.feed(ev.StepFailed(0, (1,), BOOM))
+    (again,) = [step for step in drive.turn() if isinstance(step, ev.Prefill)]
+    assert [part.row_id for part in again.parts] == [1]
+    assert drive.scheduler.counters.failed == 0
+    drive.prefilled(again)
+    drive.until_decode(1)
+    assert drive.stepped(last_token(1)) == [ev.Drop(1), ev.Settle(1, *LENGTH)]
 
 
 def test_a_policys_failure_is_in_the_log_and_decides_nothing() -> None:
