@@ -15,6 +15,9 @@ SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048)
 GROWTH = 1.5
 """Times the cost for twice the tokens, where nothing was measured: between all weights and all arithmetic."""
 
+FEWEST = SIZES[0] * 3 // 4
+"""Fewer tokens than this are no chunk of any size: what they take, mostly the weights' reading, says little of one."""
+
 WEIGHT = 0.3
 """Of a new measurement in the running mean."""
 
@@ -32,7 +35,7 @@ class ChunkCosts:
 
     def learn(self, tokens: int, spent_ns: int) -> None:
         """A forward over this many tokens took so long."""
-        if tokens <= 0 or spent_ns <= 0:
+        if tokens < FEWEST or spent_ns <= 0:
             return
         size = min(SIZES, key=lambda one: abs(log2(tokens / one)))
         before = self._seen.get(size, float(spent_ns))

@@ -5,7 +5,8 @@ take the target and as long as one of their steps, so that none waits for its ne
 and two steps, and a machine that is slow at everything does not cut prompts into crumbs. Short
 prompts go together, padded to one rectangle, within the same budget; of long ones one at a time
 gets a chunk, in turn. With a fixed chunk (deterministic mode, or the user's choice) prompts go
-alone, cut at absolute positions.
+alone, cut at absolute positions. A chunk also ends where a state is to be kept for other prompts; in
+deterministic mode it does not: where a prompt is cut changes its bits, so nothing but the position may decide it.
 """
 
 from __future__ import annotations
@@ -39,18 +40,32 @@ class ChunkPlanner:
     Args:
         fixed: tokens a chunk, cut at multiples of it; None to size by time.
         together: whether short prompts may share a forward.
+        boundaries: whether chunks end at the requests' boundaries too.
         token_ns: what a token is taken to cost before anything was measured.
     """
 
-    def __init__(self, fixed: int | None = None, *, together: bool = True, token_ns: float = FIRST_GUESS_NS) -> None:
+    def __init__(
+        self,
+        fixed: int | None = None,
+        *,
+        together: bool = True,
+        boundaries: bool = True,
+        token_ns: float = FIRST_GUESS_NS,
+    ) -> None:
         self.fixed = fixed
         self.together = together
+        self.boundaries = boundaries
         self._costs = ChunkCosts(token_ns)
         self._step_ns = 0.0
 
     def learn(self, padded_tokens: int, spent_ns: int) -> None:
         """A forward over this many prompt tokens (padding counted) took so long."""
         self._costs.learn(padded_tokens, spent_ns)
+
+    def learn_forward(self, parts: Sequence[PrefillPart], spent_ns: int) -> None:
+        """The forward over these parts took so long. Where nothing had to be computed there is nothing to learn."""
+        computed = [part.computed for part in parts if part.computed > 0]
+        self.learn(max(computed, default=0) * len(computed), spent_ns)
 
     def learn_step(self, spent_ns: int) -> None:
         """A decode step took so long."""
@@ -86,8 +101,8 @@ class ChunkPlanner:
         stop = row.prefilled + budget
         if self.fixed is not None:
             stop = (row.prefilled // self.fixed + 1) * self.fixed
-        cut = next((b for b in row.request.boundaries if row.prefilled < b < known), known)
-        stop = min(stop, cut)
+        if self.boundaries:
+            stop = min(stop, next((b for b in row.request.boundaries if row.prefilled < b < known), known))
         # The last token is fed alone, with the decode step: a chunk that would leave only it takes it along.
         if stop >= known - 1:
             stop = known

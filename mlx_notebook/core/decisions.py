@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.core import events as ev
+from mlx_notebook.core.policy import id_of
 from mlx_notebook.core.request import UserCode
 from mlx_notebook.core.rows import FinishDetail, FinishReason
 
@@ -119,5 +120,6 @@ def _lean(event: ev.Event) -> ev.Event:
     if isinstance(event, ev.StepDone):
         return replace(event, outcomes=tuple(replace(o, text="", logprob=None, shares=()) for o in event.outcomes))
     if isinstance(event, ev.Turn):
-        return replace(event, order=tuple(int(name) for name in event.order or () if isinstance(name, int)))
+        ids = map(id_of, event.order or ())
+        return replace(event, order=tuple(row_id for row_id in ids if row_id is not None))
     return event

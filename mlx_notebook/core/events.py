@@ -83,6 +83,11 @@ class PrefillPart:
     stop: int
     last: bool
 
+    @property
+    def computed(self) -> int:
+        """Tokens that this part runs through the model."""
+        return self.stop - self.start - self.last
+
 
 @dataclass(frozen=True, slots=True)
 class PrefillDone:
@@ -156,6 +161,13 @@ class Turn:
 
     at_ns: int
     order: tuple[object, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFailed:
+    """The user's policy failed and is asked no more. Decides nothing."""
+
+    at_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +245,7 @@ Event = (
     | StepDone
     | StepFailed
     | Turn
+    | PolicyFailed
     | BudgetSet
     | CloseAsked
     | PauseAsked

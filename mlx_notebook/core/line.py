@@ -2,15 +2,17 @@
 
 Rows behind the fence (asked for after somebody else wanted the device) are not candidates. A row
 that was passed over as often as is allowed goes before all others, and blocks them if it does
-not fit: so nobody starves, neither behind a policy nor behind a full budget.
+not fit: so nobody starves, neither behind a policy nor behind a full budget. Since no more than so many may pass,
+nobody looks far behind a row that does not fit either: what a turn costs does not grow with the line.
 """
 
 from __future__ import annotations
 
-from bisect import insort
+from itertools import chain
 from typing import TYPE_CHECKING
 
-from mlx_notebook.core.policy import BuiltIn, complete, first_come, order
+from mlx_notebook.core.policy import BuiltIn, first_come, id_of, least_work
+from mlx_notebook.core.sorted_rows import SortedRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,55 +22,95 @@ if TYPE_CHECKING:
 MAX_PASSED_OVER = 16
 """How often a waiting row may be passed over by rows that came later."""
 
+LOOK_AHEAD = 4 * MAX_PASSED_OVER
+"""How many candidates are asked in vain before the line counts as blocked."""
+
 
 class WaitingLine:
-    """Queued rows, kept in the default order (priority, then first come)."""
+    """Queued rows, kept in the default order (priority, then first come) and in the policy's.
 
-    def __init__(self) -> None:
-        self._rows: list[Row] = []
+    Args:
+        policy: the order of candidates.
+
+    Attributes:
+        changes: counts whatever could make another row the next.
+        looked: counts the rows that were looked at as candidates: what deciding has cost.
+    """
+
+    def __init__(self, policy: BuiltIn = BuiltIn.PRIORITY) -> None:
+        self.changes = 0
+        self.looked = 0
+        self._by_id: dict[int, Row] = {}
+        self._default = SortedRows(first_come)
+        self._ordered = SortedRows(least_work) if policy is BuiltIn.SHORTEST else self._default
+        self._by_age = SortedRows(_age)
+        self._urgent = SortedRows(_age)
+        own = () if self._ordered is self._default else (self._ordered,)
+        self._orders = (self._default, self._by_age, *own)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._default)
 
     def __iter__(self) -> Iterator[Row]:
-        return iter(self._rows)
+        return iter(self._default)
 
     def add(self, row: Row) -> None:
         """Put a row where it belongs."""
-        insort(self._rows, row, key=first_come)
+        self.changes += 1
+        self._by_id[row.id] = row
+        for rows in self._orders:
+            rows.add(row)
+        if must_be_next(row):
+            self._urgent.add(row)
 
     def remove(self, row: Row) -> bool:
         """Take a row out; False if it was not there."""
-        if row not in self._rows:
+        if self._by_id.pop(row.id, None) is None:
             return False
-        self._rows.remove(row)
+        self.changes += 1
+        for rows in (*self._orders, self._urgent):
+            rows.remove(row)
         return True
 
-    def resort(self) -> None:
-        """After a row's priority changed."""
-        self._rows.sort(key=first_come)
+    def moved(self, row: Row) -> None:
+        """After a row's priority or limit changed; nothing happens if it does not wait."""
+        if self.remove(row):
+            self.add(row)
 
     def ids(self) -> list[int]:
         """The rows' ids in the default order; any thread may ask."""
-        return [row.id for row in list(self._rows)]
+        return [row.id for row in self._default.copy()]
 
-    def candidates(
-        self, policy: BuiltIn, chosen: Sequence[object] | None = None, fence: int | None = None
-    ) -> list[Row]:
+    def named(self, chosen: Sequence[object]) -> list[Row]:
+        """A user policy's answer as rows: unknown ids are ignored, so is a second naming."""
+        ids = dict.fromkeys(map(id_of, chosen))
+        return [self._by_id[row_id] for row_id in ids if row_id is not None and row_id in self._by_id]
+
+    def candidates(self, named: Sequence[Row] | None = None, fence: int | None = None) -> Iterator[Row]:
         """Rows that may be admitted, best first.
 
         Args:
-            policy: the order.
-            chosen: a user policy's answer, if there is one; it goes before the order.
+            named: what a user's policy named, if there is one; the others follow in the default order.
             fence: rows from this sequence number on may not; None for no fence.
         """
-        ahead = [row for row in self._rows if fence is None or row.seq < fence]
-        urgent = sorted((row for row in ahead if must_be_next(row)), key=lambda row: row.seq)
-        if chosen is not None:
-            rest = complete(chosen, ahead)
-        else:
-            rest = ahead if policy is not BuiltIn.SHORTEST else order(policy, ahead)
-        return [*urgent, *(row for row in rest if not must_be_next(row))] if urgent else rest
+        oldest = next(iter(self._by_age), None)
+        if oldest is None or (fence is not None and oldest.seq >= fence):
+            return
+        before = set() if named is None else {row.id for row in named}
+        rest = self._ordered if named is None else self._default
+        for row in self._urgent:
+            self.looked += 1
+            if fence is None or row.seq < fence:
+                yield row
+        for row, is_rest in chain(((row, False) for row in named or ()), ((row, True) for row in rest)):
+            self.looked += 1
+            waits = row.id in self._by_id and not must_be_next(row)
+            if waits and (fence is None or row.seq < fence) and not (is_rest and row.id in before):
+                yield row
+
+    def head(self, named: Sequence[Row] | None = None, fence: int | None = None) -> Row | None:
+        """The first candidate."""
+        return next(self.candidates(named, fence), None)
 
     def admit(
         self,
@@ -80,16 +122,26 @@ class WaitingLine:
 
         A candidate for which `holds_back` is true is never passed over, whether it fits or not.
         """
-        for row in candidates:
+        for asked, row in enumerate(candidates, 1):
             if fits(row):
-                self._rows.remove(row)
-                for other in self._rows:
-                    if other.seq < row.seq:
-                        other.passed_over += 1
+                self.remove(row)
+                self._pass_over(row)
                 return row
-            if must_be_next(row) or holds_back(row):
+            if must_be_next(row) or holds_back(row) or asked == LOOK_AHEAD:
                 return None
         return None
+
+    def _pass_over(self, admitted: Row) -> None:
+        for row in self._by_age:
+            if row.seq > admitted.seq:
+                break
+            row.passed_over += 1
+            if row.passed_over == MAX_PASSED_OVER:
+                self._urgent.add(row)
+
+
+def _age(row: Row) -> tuple[int, int]:
+    return row.seq, 0
 
 
 def must_be_next(row: Row) -> bool:

@@ -41,6 +41,17 @@ class Memory:
         """Whether the row could join those that run; entries give way to rows."""
         return self.projected + self.need_of(row) <= self.budget
 
+    def refusal(self, row: Row) -> str | None:
+        """Why the row can't run though nobody else does, in words: the budget has sunk since it was taken in."""
+        need = self.need_of(row)
+        if need <= self.budget:
+            return None
+        return (
+            f"OverBudget: the request would take {need:,} bytes of KV memory and the budget is {self.budget:,} bytes:"
+            " it sank while the request waited (another model was loaded?). Lower max_tokens, shorten the prompt,"
+            " or unload a model, and submit it again."
+        )
+
     def enter(self, row: Row) -> list[int]:
         """The row runs; the entries that must go to make room for it."""
         self._needs[row.id] = self.need_of(row)
@@ -74,15 +85,16 @@ class Memory:
         """(entry, tokens) that spare the beginning of the row's prompt."""
         if not row.request.cache_prompt or not self.prefixes.ceiling:
             return None, 0
-        found = self.prefixes.take(row.request.shape.prompt_ids)
-        if found is None:
-            return None, 0
-        entry, tokens = found
+        found = self.prefixes.take(row.request.shape.prompt_ids, self._allowed)
+        return (None, 0) if found is None else (found[0].id, found[1])
+
+    def _allowed(self, entry: Entry, tokens: int) -> int:
+        """How many of so many tokens a row may take from an entry."""
         if self._settings.deterministic:
             tokens = self._on_boundary(tokens)
         if tokens < self._settings.cost.start <= len(entry.tokens):
-            return None, 0  # it has been quantised since: a row of so few tokens would not be
-        return (entry.id, tokens) if tokens >= MIN_REUSE else (None, 0)
+            return 0  # it has been quantised since: a row of so few tokens would not be
+        return tokens
 
     def snapshot(self, row: Row, part: ev.PrefillPart) -> ev.Keep | None:
         """Keep the row's state here, if another prompt is likely to go on from it."""
@@ -109,7 +121,8 @@ class Memory:
 
     def _at_cut(self, row: Row, tokens: int, *, last: bool) -> bool:
         if self._settings.deterministic:
-            return tokens == self._on_boundary(tokens) and tokens == self._on_boundary(row.prompt_tokens - 1)
+            # Chunks end nowhere else: the nearest before each place where another prompt may part from this one.
+            return tokens in map(self._on_boundary, (*row.request.boundaries, row.prompt_tokens - 1))
         if not self._settings.trimmable and tokens in row.request.boundaries:
             return True
         return last and tokens >= KEEP_PROMPT_FROM

@@ -2,7 +2,7 @@
 
 A policy only orders; the scheduler bounds it (no row is passed over more than a fixed number of
 times) and checks budgets. Three are built in and pure. A user's own is a function
-`policy(waiting, running) -> row ids, best first`; the engine thread calls it and hands its answer
+`policy(waiting, running) -> row ids (or RowViews), best first`; the engine thread calls it and hands its answer
 in with the turn, so that a replay needs no user code.
 """
 
@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import index
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from mlx_notebook.core.rows import Row
 
 
@@ -60,24 +59,21 @@ def view_of(row: Row, now_ns: int) -> RowView:
     )
 
 
-def order(policy: BuiltIn, waiting: Iterable[Row]) -> list[Row]:
-    """The waiting rows, best first; `static` orders as `priority` does (it differs in when, not in whom)."""
-    if policy is BuiltIn.SHORTEST:
-        return sorted(waiting, key=lambda row: (_work(row), row.seq))
-    return sorted(waiting, key=first_come)
-
-
 def first_come(row: Row) -> tuple[int, int]:
-    """Sort key of the default order."""
+    """Sort key of the default order; `static` has the same (it differs in when, not in whom)."""
     return -row.request.priority, row.seq
 
 
-def _work(row: Row) -> int:
-    return row.prompt_tokens + row.request.shape.sampling.max_tokens
+def least_work(row: Row) -> tuple[int, int]:
+    """Sort key of `shortest`."""
+    return row.prompt_tokens + row.request.shape.sampling.max_tokens, row.seq
 
 
-def complete(chosen: Sequence[object], waiting: Sequence[Row]) -> list[Row]:
-    """A user policy's answer as rows: unknown ids are ignored, rows it left out follow in the default order."""
-    by_id = {row.id: row for row in waiting}
-    named = [by_id.pop(row_id) for row_id in dict.fromkeys(chosen) if isinstance(row_id, int) and row_id in by_id]
-    return [*named, *sorted(by_id.values(), key=first_come)]
+def id_of(named: object) -> int | None:
+    """The id that a policy named: a whole number of any kind (NumPy's too), or a RowView's; None for what is no id."""
+    if isinstance(named, RowView):
+        return named.id
+    try:
+        return index(named)  # type: ignore[arg-type]
+    except TypeError:
+        return None

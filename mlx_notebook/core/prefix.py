@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 MIN_REUSE = 16
 """Shorter prefixes cost more to look after than to compute."""
@@ -59,14 +59,22 @@ class PrefixIndex:
         self._next_id += 1
         return self._next_id - 1
 
-    def take(self, prompt: Sequence[int]) -> tuple[Entry, int] | None:
-        """The entry that spares most of this prompt, and how many tokens it spares; counts the lookup."""
+    def take(
+        self, prompt: Sequence[int], allowed: Callable[[Entry, int], int] = lambda _entry, tokens: tokens
+    ) -> tuple[Entry, int] | None:
+        """The entry that spares most of this prompt, and how many tokens it spares; counts the lookup.
+
+        Args:
+            prompt: all of its tokens.
+            allowed: of so many tokens that an entry could spare, those that may be taken from it.
+        """
         best: tuple[Entry, int] | None = None
         prompt = tuple(prompt)
         for entry in self._entries.values():
-            usable = _usable(entry, prompt, best[1] if best else MIN_REUSE - 1)
-            if usable:
-                best = entry, usable
+            beat = best[1] if best else MIN_REUSE - 1
+            usable = _usable(entry, prompt, beat)
+            if usable and (tokens := allowed(entry, usable)) > beat:
+                best = entry, tokens
         if best is None:
             self.counters.misses += 1
             return None
@@ -83,8 +91,11 @@ class PrefixIndex:
     def put(self, entry: Entry, room: int) -> list[int]:
         """Add an entry; the ids of all that must go for it (perhaps its own) so that `room` bytes suffice.
 
-        A twin is replaced. Entries that a trimmable newcomer continues add nothing any more.
+        A twin is replaced. Entries that a trimmable newcomer continues add nothing any more. A newcomer that
+        would not fit even alone is the only one to go.
         """
+        if entry.nbytes > min(room, self.ceiling):
+            return [entry.id, *self.shrink(room)]
         gone = [old.id for old in self._entries.values() if self._superseded(old, entry)]
         for entry_id in gone:
             self._forget(entry_id)

@@ -70,9 +70,9 @@ class Chunk:
     ended_ns: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Row:
-    """One request in the scheduler. All times are monotonic nanoseconds, 0 = not yet."""
+    """One request in the scheduler, itself and no other that looks like it. All times are monotonic nanoseconds, 0 = not yet."""
 
     request: Request
     seq: int

@@ -11,17 +11,17 @@ it (a fence in our own line); they run to their end, then the device is handed o
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mlx_notebook.core import events as ev
 from mlx_notebook.core.chunks import ChunkPlanner
 from mlx_notebook.core.control import Reins, Slots
+from mlx_notebook.core.controlled import Controlled
+from mlx_notebook.core.deadlines import Deadlines
 from mlx_notebook.core.line import WaitingLine
 from mlx_notebook.core.memory import Memory
 from mlx_notebook.core.placement import Mechanism
 from mlx_notebook.core.policy import BuiltIn
-from mlx_notebook.core.request import with_limit
 from mlx_notebook.core.ring import Control, Kind, Ring, WaitCause
 from mlx_notebook.core.rows import Chunk, FinishDetail, FinishReason, Row, RowStatus
 from mlx_notebook.core.scheduler_settings import UNLIMITED, Counters, LeaseState, SchedulerSettings
@@ -37,7 +37,7 @@ MAX_REWINDS = 1
 """How often a row whose forward failed is prefilled again before it gets the error."""
 
 
-class Scheduler:
+class Scheduler(Controlled):
     """Decides which rows are computed next."""
 
     def __init__(self, settings: SchedulerSettings | None = None, ring: Ring | None = None) -> None:
@@ -46,14 +46,15 @@ class Scheduler:
         self.counters = Counters()
         self.lease = LeaseState.NONE
         self.closed = False
-        self.line = WaitingLine()
+        self.line = WaitingLine(self.settings.policy)
         self.memory = Memory(self.settings)
-        self.planner = ChunkPlanner(self.settings.chunk, together=not self.settings.deterministic)
+        free = not self.settings.deterministic
+        self.planner = ChunkPlanner(self.settings.chunk, together=free, boundaries=free)
         self.ring = ring or Ring(capacity=1 << 10)
         self._placements: dict[int, Placement] = {}
         self._prefilling: list[Row] = []
         self._decoding: list[Row] = []
-        self._deadlines = 0
+        self._deadlines = Deadlines()
         self._next_seq = 0
         self._place = 0
         self._fences: dict[int, int] = {}
@@ -61,6 +62,7 @@ class Scheduler:
         self._slots = Slots()
         self._noted = (0, WaitCause.NONE, 0)
         self._noted_memory = (0, 0)
+        self._blocked: tuple[tuple[object, ...], Row | None] | None = None
 
     def handle(self, event: ev.Event) -> list[ev.Instruction]:
         """Take one event, change the state, return what to do, in order."""
@@ -86,9 +88,7 @@ class Scheduler:
     @property
     def next_deadline_ns(self) -> int | None:
         """When the earliest deadline of a live row passes."""
-        if not self._deadlines:
-            return None
-        return min((t for row in self.rows.values() if (t := row.deadline_ns) is not None), default=None)
+        return self._deadlines.next_ns
 
     @property
     def has_room(self) -> bool:
@@ -116,16 +116,21 @@ class Scheduler:
         self.counters.submitted += 1
         self.rows[row.id] = row
         self._placements[row.id] = event.placement
-        self._deadlines += row.deadline_ns is not None
+        self._deadlines.add(row.id, row.deadline_ns)
         limit = row.request.shape.sampling.max_tokens
         waited = event.at_ns - event.asked_ns
         self.ring.record(event.at_ns, Kind.SUBMIT, row.id, self.counters.steps, row.prompt_tokens, limit, waited)
         if event.request.priority:
-            self._record_control(event.at_ns, Control.PRIORITY, event.request.priority, row.id)
+            self.record_control(event.at_ns, Control.PRIORITY, event.request.priority, row.id)
         if self.closed:
             return self._end(row, event.at_ns, FinishReason.CANCELLED, FinishDetail.CLOSED)
-        self.line.add(row)
+        self._queue(row, event.at_ns)
         return self._ask_lease(event.at_ns)
+
+    def _queue(self, row: Row, at_ns: int) -> None:
+        self.line.add(row)
+        if self.lease is LeaseState.ASKED:
+            row.lease_wanted_ns = row.lease_wanted_ns or at_ns
 
     def _cancel_asked(self, event: ev.CancelAsked) -> list[ev.Instruction]:
         row = self.rows.get(event.row_id)
@@ -161,7 +166,7 @@ class Scheduler:
         self._slots.give(row.slot)
         counter = str(reason.status)
         setattr(self.counters, counter, getattr(self.counters, counter) + 1)
-        self._deadlines -= row.deadline_ns is not None
+        self._deadlines.remove(row.id)
         del self.rows[row.id], self._placements[row.id]
         keep_as, keep_tokens = self.memory.leave(row, worth_keeping=reason.status is RowStatus.FINISHED)
         self.ring.record(at_ns, Kind.END, row.id, self.counters.steps, _place_of(reason), _place_of(detail))
@@ -171,12 +176,10 @@ class Scheduler:
     # ------------------------------------------------------------ the device
 
     def _ask_lease(self, at_ns: int) -> list[ev.Instruction]:
-        if self.lease is LeaseState.HELD:
+        if self.lease is not LeaseState.NONE or not self.rows:
             return []
         for row in self.line:
             row.lease_wanted_ns = row.lease_wanted_ns or at_ns
-        if self.lease is LeaseState.ASKED or not self.rows:
-            return []
         self.lease = LeaseState.ASKED
         return [ev.AskLease()]
 
@@ -248,22 +251,35 @@ class Scheduler:
         return steps
 
     def _expire(self, at_ns: int) -> list[ev.Instruction]:
-        if not self._deadlines:
-            return []
-        late = [row for row in self.rows.values() if row.deadline_ns is not None and row.deadline_ns <= at_ns]
+        late = [self.rows[row_id] for row_id in self._deadlines.passed(at_ns)]
         return self._end_all(late, at_ns, FinishDetail.DEADLINE)
 
     def _admit(self, event: ev.Turn) -> tuple[list[ev.Instruction], Row | None]:
         """Admit whoever may be; with it comes the first of those who would have been next."""
         if self.settings.policy is BuiltIn.STATIC and self._decoding:
             return [], None
+        if self._blocked is not None and event.order is None and self._blocked[0] == self._admission_state:
+            return [], self._blocked[1]
         steps: list[ev.Instruction] = []
         fence = self._fences.get(self._place)
-        candidates = self.line.candidates(self.settings.policy, event.order, fence)
-        while (row := self.line.admit(candidates, self._fits, self._runs_alone)) is not None:
-            candidates.remove(row)
+        named = None if event.order is None else self.line.named(event.order)
+        while (head := self.line.head(named, fence)) is not None and self._running < self.settings.max_rows:
+            refusal = None if head.opened else self.memory.refusal(head)
+            if refusal is not None:
+                steps += self._end(head, event.at_ns, FinishReason.ERROR, None, (refusal, ""))
+                continue
+            row = self.line.admit(self.line.candidates(named, fence), self._fits, self._runs_alone)
+            if row is None:
+                break
             steps += self._enter(row, event.at_ns)
-        return steps, candidates[0] if candidates else None
+        self._blocked = (self._admission_state, head) if named is None else None
+        return steps, head
+
+    @property
+    def _admission_state(self) -> tuple[object, ...]:
+        """All that admission depends on but for a user's policy: while it is the same, so is the answer."""
+        memory = self.memory
+        return self.line.changes, self._fences.get(self._place), memory.budget, memory.projected, self._running
 
     def _note_wait(self, at_ns: int, head: Row | None) -> None:
         """Record why the head of the line waits, where that is something new."""
@@ -343,8 +359,8 @@ class Scheduler:
     def _prefill_done(self, event: ev.PrefillDone) -> list[ev.Instruction]:
         steps: list[ev.Instruction] = []
         spent = event.at_ns - event.began_ns
-        longest = max((part.stop - part.start for part in event.parts), default=0)
-        self.planner.learn(longest * len(event.parts), spent)
+        if not event.errors:
+            self.planner.learn_forward(event.parts, spent)
         for part in event.parts:
             row = self.rows.get(part.row_id)
             if row is None or row.status is not RowStatus.PREFILL:
@@ -413,57 +429,10 @@ class Scheduler:
             row.status, row.prefilled = RowStatus.QUEUED, 0
             self._slots.give(row.slot)
             row.slot = -1
-            self.line.add(row)
+            self._queue(row, event.at_ns)
             self.ring.record(event.at_ns, Kind.REWIND, row.id, self.counters.steps)
             steps.append(ev.Rewind(row_id))
         return steps
-
-    # ------------------------------------------------------------ what a person asks for
-
-    def _pause_asked(self, event: ev.PauseAsked) -> list[ev.Instruction]:
-        self.reins.pause()
-        return self._record_control(event.at_ns, Control.PAUSE)
-
-    def _resume_asked(self, event: ev.ResumeAsked) -> list[ev.Instruction]:
-        self.reins.resume()
-        return self._record_control(event.at_ns, Control.RESUME)
-
-    def _step_asked(self, event: ev.StepAsked) -> list[ev.Instruction]:
-        self.reins.allow(event.steps)
-        return self._record_control(event.at_ns, Control.STEP, event.steps)
-
-    def _pace_asked(self, event: ev.PaceAsked) -> list[ev.Instruction]:
-        self.reins.delay_ns = event.delay_ns
-        return self._record_control(event.at_ns, Control.PACE, event.delay_ns)
-
-    def _priority_asked(self, event: ev.PriorityAsked) -> list[ev.Instruction]:
-        row = self.rows.get(event.row_id)
-        if row is None:
-            return []
-        row.request = replace(row.request, priority=event.priority)
-        self.line.resort()
-        return self._record_control(event.at_ns, Control.PRIORITY, event.priority, row.id)
-
-    def _extend_asked(self, event: ev.ExtendAsked) -> list[ev.Instruction]:
-        row = self.rows.get(event.row_id)
-        if row is None:
-            return [ev.Extended(event.row_id, 0, "over")]
-        before, context = row.request, self.settings.context_length
-        held = before.shape.sampling.max_tokens
-        tokens = row.prompt_tokens + held + event.tokens
-        if context is not None and tokens > context:
-            return [ev.Extended(row.id, held, "context", tokens, context)]
-        need = self.settings.cost.of(tokens)
-        over = self.memory.over_by(row, need)
-        if over > 0:
-            return [ev.Extended(row.id, held, "budget", self.memory.budget + over, self.memory.budget)]
-        row.request = with_limit(before, held + event.tokens)
-        self._record_control(event.at_ns, Control.LIMIT, held + event.tokens, row.id)
-        return [ev.Extended(row.id, held + event.tokens), *(ev.Evict(one) for one in self.memory.extend(row))]
-
-    def _record_control(self, at_ns: int, what: Control, value: int = 0, row_id: int = 0) -> list[ev.Instruction]:
-        self.ring.record(at_ns, Kind.CONTROL, row_id, self.counters.steps, what, value)
-        return []
 
     _by_event: ClassVar[dict[type, Callable[[Any, Any], list[ev.Instruction]]]] = {
         ev.Submitted: _submitted,
@@ -475,16 +444,17 @@ class Scheduler:
         ev.LeaseUnwanted: _lease_unwanted,
         ev.BudgetSet: _budget_set,
         ev.Turn: _turn,
+        ev.PolicyFailed: Controlled.policy_failed,
         ev.PrefillDone: _prefill_done,
         ev.Kept: _kept,
         ev.StepDone: _step_done,
         ev.StepFailed: _step_failed,
-        ev.PauseAsked: _pause_asked,
-        ev.ResumeAsked: _resume_asked,
-        ev.StepAsked: _step_asked,
-        ev.PaceAsked: _pace_asked,
-        ev.PriorityAsked: _priority_asked,
-        ev.ExtendAsked: _extend_asked,
+        ev.PauseAsked: Controlled.pause_asked,
+        ev.ResumeAsked: Controlled.resume_asked,
+        ev.StepAsked: Controlled.step_asked,
+        ev.PaceAsked: Controlled.pace_asked,
+        ev.PriorityAsked: Controlled.priority_asked,
+        ev.ExtendAsked: Controlled.extend_asked,
     }
 
 

@@ -3,13 +3,17 @@
 Only for models whose kept states cannot be cut back (wrapped windows, recurrent layers): the others
 serve any common beginning from what is kept at the end. Two places matter in a conversation: where
 an edited last message would begin to differ, and up to where the next turn repeats this prompt.
-Both are found by encoding such a neighbour and comparing, so that no template needs to be known.
+Both are found by encoding such a neighbour and comparing, so that no template needs to be known. One within
+the first few tokens (all texts share a template's head) is none: nobody would start from so little, and a chunk
+that ends there would keep a short prompt from being read together with others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from mlx_notebook.core.prefix import MIN_REUSE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,7 +45,7 @@ def boundaries_of(prompt: Any, ids: Sequence[int], encode: Callable[[Any], Seque
         except (TypeError, ValueError):  # a template that refuses the neighbour: nothing is lost but a saving
             continue
         found.add(min(_common(ids, other), len(ids) - 1))
-    return tuple(sorted(position for position in found if position > 0))
+    return tuple(sorted(position for position in found if position >= MIN_REUSE))
 
 
 def _messages(prompt: Any) -> list[dict[str, Any]]:

@@ -76,13 +76,16 @@ def _unknown(engine: Engine, record: RowRecord, now_ns: int) -> TimedReason:
 
 def _cache(engine: Engine, record: RowRecord, options: dict[str, Any]) -> list[Reason]:
     row = record.row
-    if not row.admitted_ns or row.cached_tokens or row.prompt_tokens < MIN_REUSE or engine.loop is None:
+    if not row.admitted_ns or row.cached_tokens or engine.loop is None:
         return []
-    if not engine.loop.scheduler.memory.prefixes.ceiling:
+    settings = engine.loop.scheduler.settings
+    # Whole chunks in deterministic mode, and one token is always left to read.
+    least = max(MIN_REUSE, settings.chunk or 0) if settings.deterministic else MIN_REUSE
+    if row.prompt_tokens <= least or not engine.loop.scheduler.memory.prefixes.ceiling:
         return []
     if not options.get("cache_prompt", True):
         return [Reason("cache-off", "The whole prompt was read: cache_prompt=False.")]
-    text = f"The whole prompt was read: none that is kept begins with its first {MIN_REUSE} tokens."
+    text = f"The whole prompt was read: nothing that was kept could spare its first {least} tokens."
     return [Reason("cache-miss", text)]
 
 

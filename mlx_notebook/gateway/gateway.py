@@ -260,6 +260,7 @@ class Gateway(FanOut, Observed, Viewed, PlannedForGateways):
             facts=self._facts,
             capabilities=self._capabilities,
             kv_budget=self._loop.scheduler.memory.budget,
+            prompt_cache=self._loop.scheduler.memory.prefixes.ceiling,
             on_token=on_token,
         )
         records = [
@@ -303,6 +304,7 @@ class Gateway(FanOut, Observed, Viewed, PlannedForGateways):
             facts=self._facts,
             capabilities=self._capabilities,
             kv_budget=self._loop.scheduler.memory.budget,
+            prompt_cache=self._loop.scheduler.memory.prefixes.ceiling,
             on_token=on_token,
         )
         return self._resolve(call.requests[0])

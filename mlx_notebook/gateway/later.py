@@ -120,9 +120,14 @@ class Later:
         engine.check()
 
         def checked(asked: Any, held: dict[str, Any]) -> submission.Submission:
-            budget = self._loop.scheduler.memory.budget
+            memory = self._loop.scheduler.memory
             return submission.check_call(
-                asked, held, facts=self._facts, capabilities=self._capabilities, kv_budget=budget
+                asked,
+                held,
+                facts=self._facts,
+                capabilities=self._capabilities,
+                kv_budget=memory.budget,
+                prompt_cache=memory.prefixes.ceiling,
             )
 
         first = checked(prompt, options)

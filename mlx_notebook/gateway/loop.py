@@ -154,11 +154,14 @@ class EngineLoop:
             raise TypeError("an extension is answered first")
         return answer
 
-    def _chosen_order(self) -> tuple[object, ...] | None:
+    def _chosen_order(self) -> tuple[int, ...] | None:
         scheduler = self.scheduler
-        if self.policy is None or not scheduler.has_room:
+        if self.policy is None or self.policy.error is not None or not scheduler.has_room:
             return None
-        return self.policy.order(scheduler.waiting_rows(), scheduler.running_rows(), self.last_seen_ns)
+        order = self.policy.order(scheduler.waiting_rows(), scheduler.running_rows(), self.last_seen_ns)
+        if order is None:
+            self.feed(ev.PolicyFailed(self.last_seen_ns))
+        return order
 
     # ------------------------------------------------------------ instructions
 

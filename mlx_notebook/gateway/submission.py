@@ -108,9 +108,12 @@ def check_call(
     facts: ModelFacts,
     capabilities: Capabilities,
     kv_budget: int,
+    prompt_cache: int,
     on_token: Callable[..., Any] | None = None,
 ) -> Submission:
     """Check one call of `submit`.
+
+    `kv_budget` and `prompt_cache` are the bytes that rows, and kept prefixes, may take at most now.
 
     Raises:
         TypeError, ValueError, UnsupportedRequest: an option or a prompt is wrong; it is named.
@@ -129,7 +132,8 @@ def check_call(
     several = is_several(prompt)
     prompts = list(prompt) if several else [prompt]
     shapes: list[tuple[RequestShape, str, tuple[int, ...]]] = []
-    wants_boundaries = capabilities.prompt_cache and not capabilities.trimmable and parsed.cache_prompt
+    keeps = capabilities.prompt_cache and prompt_cache > 0 and parsed.cache_prompt
+    wants_boundaries = keeps and not capabilities.trimmable
     for position, one in enumerate(prompts):
         try:
             shape, text = _shape_of(one, parsed, facts, capabilities, kv_budget, has_callback=on_token is not None)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlx_notebook.core import events as ev
 from mlx_notebook.core.chunk_costs import GROWTH, SIZES, ChunkCosts
 from mlx_notebook.core.chunks import ALONE_FACTOR, MOST_OF_A_STEP_NS, TARGET_NS, ChunkPlanner
 from mlx_notebook.core.request import Request, RequestShape, SamplingOptions
@@ -106,6 +108,40 @@ def test_a_stall_is_forgotten() -> None:
     assert costs.largest_within(TARGET_NS) == 64
 
 
+def forward(*parts: tuple[int, int, bool]) -> tuple[ev.PrefillPart, ...]:
+    return tuple(ev.PrefillPart(at, start, stop, last) for at, (start, stop, last) in enumerate(parts))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        forward((99, 100, True)),  # an exact hit of the prompt cache, or a prompt of one token: an empty forward
+        forward((99, 100, True), (0, 1, True)),
+        forward((96, 100, True)),  # three tokens: a few columns beside all the weights
+    ],
+    ids=["one", "two", "few"],
+)
+def test_next_to_nothing_teaches_nothing(parts: tuple[ev.PrefillPart, ...]) -> None:
+    planner = ChunkPlanner()
+    settled = settle(planner, 0, 0.4, rows_wait=True)[-1]
+    assert settled == 64
+    for _ in range(10):
+        planner.learn_forward(parts, 60_000)
+    assert planner.budget(rows_wait=True) == settled
+
+
+def test_a_forward_is_as_wide_as_the_longest_of_those_that_compute() -> None:
+    planner, same = ChunkPlanner(), ChunkPlanner()
+    planner.learn_forward(forward((0, 33, True), (0, 17, True), (5, 6, True)), 70 * MS)
+    same.learn(64, 70 * MS)
+    for waiting in (False, True):
+        assert planner.budget(rows_wait=waiting) == same.budget(rows_wait=waiting)
+    planner, same = ChunkPlanner(), ChunkPlanner()
+    planner.learn_forward(forward((0, 32, False)), 70 * MS)
+    same.learn(32, 70 * MS)
+    assert planner.budget(rows_wait=False) == same.budget(rows_wait=False)
+
+
 def test_a_chunk_ends_where_a_state_is_to_be_kept() -> None:
     planner = ChunkPlanner(token_ns=1)
     one = row(0, 100, boundaries=(30, 99))
@@ -114,6 +150,18 @@ def test_a_chunk_ends_where_a_state_is_to_be_kept() -> None:
     one.prefilled = 30
     (second,) = planner.plan([one], rows_wait=False)
     assert (second.stop, second.last) == (100, True)  # 99 is all but the token that decoding feeds
+
+
+@given(st.integers(1, 200), st.lists(st.integers(1, 199), max_size=3), st.integers(1, 40))
+def test_where_nothing_but_positions_may_decide_boundaries_cut_nothing(
+    length: int, boundaries: list[int], fixed: int
+) -> None:
+    planner = ChunkPlanner(fixed, together=False, boundaries=False)
+    one, other = row(0, length), row(1, length, boundaries=tuple(sorted(boundaries)))
+    while one.prefilled < length:
+        (mine,), (theirs,) = (planner.plan([each], rows_wait=True) for each in (one, other))
+        assert (mine.start, mine.stop, mine.last) == (theirs.start, theirs.stop, theirs.last)
+        one.prefilled = other.prefilled = mine.stop
 
 
 def test_short_prompts_share_a_forward_and_a_long_one_does_not_hold_them_back() -> None:

@@ -27,6 +27,7 @@ EVENTS: list[ev.Event] = [
     ev.LeaseLost(5),
     ev.Turn(6),
     ev.Turn(7, (3, 1, 2)),
+    ev.PolicyFailed(7),
     ev.PrefillDone(8, 7, (ev.PrefillPart(1, 0, 30, last=True),), {1: ERROR}),
     ev.Kept(9, 4, 30, 1 << 40),
     ev.StepDone(10, 9, (ev.RowOutcome(1, 5), ev.RowOutcome(2, None), ev.RowOutcome(3, 0, finish=END))),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -95,8 +96,24 @@ def test_a_trimmable_continuation_replaces_its_ancestor_and_an_untrimmable_one_l
     assert found[1] == len(LONG)
 
 
-def test_an_entry_larger_than_the_room_is_its_own_victim() -> None:
+@pytest.mark.parametrize(("nbytes", "room"), [(500, 100), (1200, 1 << 40)], ids=["room", "ceiling"])
+def test_an_entry_larger_than_the_room_is_its_own_and_only_victim(nbytes: int, room: int) -> None:
     index = PrefixIndex(1000)
-    big = entry(index, *LONG, nbytes=500)
-    assert index.put(big, 100) == [big.id]
-    assert len(index) == 0
+    small, ancestor = entry(index, *(x + 100 for x in LONG)), entry(index, *LONG[:20])
+    assert index.put(small, room) == index.put(ancestor, room) == []
+    big = entry(index, *LONG, nbytes=nbytes)
+    assert index.put(big, room) == [big.id]
+    assert (len(index), index.nbytes) == (2, 20)
+    assert index.take(LONG) == (ancestor, 20)
+
+
+def test_what_may_not_be_taken_is_no_hit_and_hides_no_entry_that_may() -> None:
+    index = PrefixIndex(1000)
+    short, long = entry(index, *LONG[:20], 900), entry(index, *LONG)
+    for one in (short, long):
+        index.put(one, 1000)
+    assert index.take(LONG, lambda _entry, _tokens: 0) is None
+    assert index.take(LONG, lambda _entry, tokens: min(tokens, MIN_REUSE - 1)) is None
+    assert (index.counters.hits, index.counters.misses, index.counters.tokens_reused) == (0, 2, 0)
+    assert index.take(LONG, lambda one, tokens: 0 if one is long else tokens) == (short, 20)
+    assert (index.counters.hits, index.counters.misses, index.counters.tokens_reused) == (1, 2, 20)

@@ -6,8 +6,11 @@ import pytest
 
 from mlx_notebook.core import events as ev
 from mlx_notebook.core.placement import Mechanism
+from mlx_notebook.core.policy import BuiltIn
+from mlx_notebook.core.projection import BLOCK, CacheCost
+from mlx_notebook.core.recording import recording_of
 from mlx_notebook.core.rows import FinishDetail, FinishReason
-from mlx_notebook.core.scheduler import LeaseState
+from mlx_notebook.core.scheduler import LeaseState, Scheduler, SchedulerSettings
 from tests.core.driving import (
     LENGTH,
     MS,
@@ -239,6 +242,23 @@ def test_close_ends_every_row_and_refuses_what_comes_after() -> None:
     assert drive.scheduler.counters.cancelled == 3
 
 
+@pytest.mark.parametrize("error", [None, BOOM], ids=["an empty part", "a failed one"])
+def test_what_was_not_computed_teaches_no_costs(error: tuple[str, str] | None) -> None:
+    drive = Drive(scheduler(max_rows=2, chunk=None), Mechanism.CONTINUOUS)
+    drive.submit(1, prompt=65)
+    drive.grant()
+    (_, first) = drive.turn()
+    assert isinstance(first, ev.Prefill)
+    planner = drive.scheduler.planner
+    for _ in range(20):
+        planner.learn(64, 40 * MS)
+    before = planner.budget(rows_wait=True)
+    if error is None:
+        first = chunk(1, 64, 65, last=True)
+    drive.prefilled(first, error)  # within a millisecond, as the tests' clock goes
+    assert planner.budget(rows_wait=True) == before
+
+
 # ---------------------------------------------------------------- order and the batch
 
 
@@ -247,6 +267,11 @@ def test_the_highest_priority_goes_first_and_first_come_within_it() -> None:
     for row_id, priority in ((1, 0), (2, 5), (3, 5), (4, -1), (5, 0)):
         drive.submit(row_id, priority=priority)
     drive.grant()
+    assert opened(drive) == [2, 3, 1, 5, 4]
+
+
+def opened(drive: Drive) -> list[int]:
+    """Rows in the order in which they begin, each run to its end."""
     order = []
     while drive.scheduler.rows:
         for step in drive.turn():
@@ -256,7 +281,73 @@ def test_the_highest_priority_goes_first_and_first_come_within_it() -> None:
                 drive.prefilled(step)
             elif isinstance(step, ev.Decode):
                 drive.stepped(*(last_token(row_id) for row_id in step.row_ids))
-    assert order == [2, 3, 1, 5, 4]
+    return order
+
+
+def test_shortest_begins_with_the_least_work() -> None:
+    drive = Drive(Scheduler(SchedulerSettings(max_rows=1, chunk=4, policy=BuiltIn.SHORTEST)))
+    for row_id, prompt in ((1, 9), (2, 3), (3, 5), (4, 3)):
+        drive.submit(row_id, prompt, priority=row_id % 2)
+    drive.grant()
+    assert opened(drive) == [2, 4, 3, 1]
+
+
+def test_a_users_answer_says_who_begins_and_the_rest_follows_in_the_default_order() -> None:
+    drive = Drive()
+    for row_id in (1, 2, 3, 4):
+        drive.submit(row_id)
+    drive.grant()
+    assert drive.feed(ev.Turn(0, (3,)))[0] == ev.Open(3)
+    drive.cancel(3)
+    assert opened(drive) == [1, 2, 4]
+
+
+def test_a_row_that_can_no_longer_fit_says_so_at_its_turn_and_holds_nobody_up() -> None:
+    settings = SchedulerSettings(max_rows=2, chunk=None, cost=CacheCost(10), budget=30 * BLOCK)
+    drive = Drive(Scheduler(settings), Mechanism.CONTINUOUS)
+    drive.submit(1)
+    drive.grant()
+    drive.until_decode(1)
+    drive.submit(2, prompt=2 * BLOCK)  # with its answer three blocks
+    drive.submit(3)
+    drive.feed(ev.BudgetSet(0, 29 * BLOCK))
+    said = drive.turn()
+    (settled,) = [step for step in said if isinstance(step, ev.Settle)]
+    assert (settled.row_id, settled.reason, settled.opened) == (2, FinishReason.ERROR, False)
+    assert settled.error is not None
+    assert f"{30 * BLOCK:,} bytes" in settled.error[0]
+    assert f"{29 * BLOCK:,} bytes" in settled.error[0]
+    assert ev.Open(3) in said
+    assert drive.scheduler.counters.failed == 1
+    assert not any(isinstance(step, ev.Drop) for step in said)
+
+
+def test_one_that_has_begun_goes_on_alone_though_the_budget_sank() -> None:
+    settings = SchedulerSettings(max_rows=2, chunk=None, cost=CacheCost(10), budget=30 * BLOCK)
+    drive = Drive(Scheduler(settings), Mechanism.CONTINUOUS)
+    drive.submit(1, prompt=2 * BLOCK)
+    drive.grant()
+    drive.until_decode(1)
+    drive.feed(ev.BudgetSet(0, BLOCK))
+    drive.submit(2)
+    drive.stepped(token(1))
+    drive.feed(ev.StepFailed(0, (1,), BOOM))
+    (again,) = [step for step in drive.turn() if isinstance(step, ev.Prefill)]
+    assert [part.row_id for part in again.parts] == [1]
+    assert drive.scheduler.counters.failed == 0
+    drive.prefilled(again)
+    drive.until_decode(1)
+    assert drive.stepped(last_token(1)) == [ev.Drop(1), ev.Settle(1, *LENGTH)]
+
+
+def test_a_policys_failure_is_in_the_log_and_decides_nothing() -> None:
+    drive = Drive()
+    drive.submit(1)
+    before = drive.scheduler.ring.recorded
+    assert drive.feed(ev.PolicyFailed(0)) == []
+    taken = drive.scheduler.ring.since(before)
+    recording = recording_of([taken.columns])
+    assert recording.controls_of("policy") == [(drive.now_ns, 0, 0)]
 
 
 def test_a_higher_priority_does_not_interrupt_the_row_that_runs() -> None:
