@@ -36,6 +36,8 @@ class Intake:
         self.idle = Latch()
         self.idle.set()
         # Entered directly, not through the condition, whose `with` is Python code that an interrupt can cut in two.
+        # All are notified though only the engine waits: a `notify` that was cut short leaves the place of the woken
+        # one in the queue, and the next would wake that.
         # Reentrant: a forgotten gateway's finalizer may run inside any allocation.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -66,7 +68,7 @@ class Intake:
                 record.taken = True
                 self._work.append(work)
                 self.submitted += 1
-                self._changed.notify()
+                self._changed.notify_all()
         except BaseException:
             if not record.taken:
                 self.start(record.id)
@@ -97,14 +99,14 @@ class Intake:
             if self.closed:
                 return False
             self._work.append(work)
-            self._changed.notify()
+            self._changed.notify_all()
         return True
 
     def shut(self) -> list[RowRecord]:
         """Take nothing more in and wake the engine thread; the rows that are not over."""
         with self._lock:
             self.closed = True
-            self._changed.notify()
+            self._changed.notify_all()
             return list(self._open.values())
 
     def records(self) -> list[RowRecord]:

@@ -48,7 +48,8 @@ class Publisher:
 
     def __init__(self) -> None:
         # Entered directly, not through the condition, whose `with` is Python code that an interrupt can cut in two:
-        # cells follow and spend on the main thread.
+        # cells follow and spend on the main thread. All are notified though one waits: a `notify` that was cut short
+        # leaves the woken one's place in the queue, and the next would wake that.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._due: dict[View, float] = {}
@@ -66,7 +67,7 @@ class Publisher:
                 self._thread = threading.Thread(target=self._run, name="mlx-notebook-publisher", daemon=True)
                 self._thread.start()
             # First: woken, the thread still waits for the lock; interrupted after it, no view would be left to sleep.
-            self._changed.notify()
+            self._changed.notify_all()
             self._due[view] = 0.0
 
     def spend(self, messages: int = 1) -> None:
@@ -84,7 +85,7 @@ class Publisher:
         """Let every view say its last word and end the thread; waits up to `timeout` seconds for it."""
         with self._lock:
             self._stopping = True
-            self._changed.notify()
+            self._changed.notify_all()
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)
