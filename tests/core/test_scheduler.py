@@ -328,7 +328,7 @@ def test_one_that_has_begun_goes_on_alone_though_the_budget_sank() -> None:
     drive.submit(1, prompt=2 * BLOCK)
     drive.grant()
     drive.until_decode(1)
-    drive.feed(ev.BudgetSet(0, BLOCK))
+    drive.feed(ev.BudgetSet(0, 10 * BLOCK))
     drive.submit(2)
     drive.stepped(token(1))
     drive.feed(ev.StepFailed(0, (1,), BOOM))
