@@ -1,4 +1,4 @@
-"""What a person asks of a scheduler while it runs: pause, step, pace, priorities, longer answers. All of it is logged."""
+"""What a person asks of a scheduler while it runs: pause, step, pace, priorities, longer answers. All is logged."""
 
 from __future__ import annotations
 

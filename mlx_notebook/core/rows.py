@@ -72,7 +72,7 @@ class Chunk:
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """One request in the scheduler, itself and no other that looks like it. All times are monotonic nanoseconds, 0 = not yet."""
+    """One request in the scheduler; equal to itself alone. All times are monotonic nanoseconds, 0 = not yet."""
 
     request: Request
     seq: int

@@ -63,7 +63,7 @@ class GatewayStats:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
-        return asdict(self)
+        return {**asdict(self), "store_findings": list(self.store_findings)}
 
 
 class RateMeter:

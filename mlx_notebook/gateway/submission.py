@@ -113,6 +113,7 @@ def check_call(
 ) -> Submission:
     """Check one call of `submit`.
 
+    A seed that is given holds for every prompt; without one each prompt draws its own. Samples count up from it.
     `kv_budget` and `prompt_cache` are the bytes that rows, and kept prefixes, may take at most now.
 
     Raises:
@@ -150,8 +151,9 @@ def check_call(
     requests, held = [], []
     for (shape, text, cuts), one in zip(shapes, prompts, strict=True):
         title, messages = title_of(one), messages_of(one, parsed)
+        seed = shape.sampling.seed if parsed.seed_given or not several else draw_seed()
         for sample in range(parsed.n):
-            own = replace(shape, sampling=replace(shape.sampling, seed=(shape.sampling.seed + sample) % 2**64))
+            own = replace(shape, sampling=replace(shape.sampling, seed=(seed + sample) % 2**64))
             code = UserCode(on_token, parsed.logits_processors, copy_context())
             requests.append(
                 Request(

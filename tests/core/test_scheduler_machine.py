@@ -20,8 +20,9 @@ from mlx_notebook.core.decisions import DecisionLog
 from mlx_notebook.core.line import MAX_PASSED_OVER
 from mlx_notebook.core.placement import Mechanism
 from mlx_notebook.core.policy import BuiltIn
+from mlx_notebook.core.prefix import MIN_REUSE
 from mlx_notebook.core.projection import BLOCK, CacheCost
-from mlx_notebook.core.rows import FinishDetail
+from mlx_notebook.core.rows import FinishDetail, Row
 from mlx_notebook.core.scheduler import MAX_REWINDS, Scheduler, SchedulerSettings
 from tests.core.driving import MS, last_token, placed, request, token
 
@@ -33,18 +34,27 @@ BOOM = ("RuntimeError: boom", "Traceback ...")
 class SchedulerMachine(RuleBasedStateMachine):
     @initialize(
         max_rows=st.integers(1, 4),
-        chunk=st.none() | st.integers(1, 5),
+        chunk=st.none() | st.integers(1, 20),
         policy=st.sampled_from(list(BuiltIn)),
         budget=st.sampled_from([BLOCK, 2 * BLOCK, 5 * BLOCK, 1 << 40]),
-        prompt_cache=st.sampled_from([0, 40, 1 << 40]),
+        prompt_cache=st.sampled_from([0, 40, 150, 1 << 40]),
         trimmable=st.booleans(),
+        deterministic=st.booleans(),
     )
-    def start(self, max_rows: int, prompt_cache: int, **limits: Any) -> None:
+    def start(self, max_rows: int, prompt_cache: int, chunk: int | None, deterministic: bool, **limits: Any) -> None:
         self.max_rows, self.ceiling = max_rows, prompt_cache
-        self.settings = SchedulerSettings(max_rows=max_rows, cost=CacheCost(1), prompt_cache=prompt_cache, **limits)
+        self.settings = SchedulerSettings(
+            max_rows=max_rows,
+            chunk=16 if deterministic and chunk is None else chunk,  # as a gateway sees to
+            cost=CacheCost(1),
+            prompt_cache=prompt_cache,
+            deterministic=deterministic,
+            **limits,
+        )
         self.scheduler = Scheduler(self.settings)
         self.log_of_decisions = DecisionLog()
-        self.entries: dict[int, int] = {}
+        self.entries: dict[int, tuple[int, ...]] = {}
+        self.rows: dict[int, Row] = {}
         self.pending: list[ev.Kept] = []
         self.now_ns = 0
         self.log: list[ev.Event] = []
@@ -64,8 +74,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     def feed(self, event: ev.Event) -> None:
         self.log.append(event)
         self.log_of_decisions.add(event)
+        ran = self.running()
         said = self.scheduler.handle(event)
         self.said.append(said)
+        if set(self.running()) - set(ran):
+            self.the_budget_is_kept()
         for step in said:
             self.execute(step)
 
@@ -82,13 +95,13 @@ class SchedulerMachine(RuleBasedStateMachine):
             case ev.Open(row_id, entry_id, cached):
                 assert self.held
                 assert (entry_id is None) == (cached == 0)
-                assert entry_id is None or self.entries[entry_id] >= cached
-                assert cached < self.scheduler.rows[row_id].prompt_tokens
+                if entry_id is not None:
+                    self.spares(self.entries[entry_id], row_id, cached)
                 self.opened[row_id] += 1
                 assert self.opened[row_id] == 1
             case ev.Drop(row_id, keep_as, keep_tokens):
                 if keep_as is not None and keep_tokens is not None:
-                    self.keep(keep_as, keep_tokens)
+                    self.keep(keep_as, row_id, keep_tokens)
                 self.dropped[row_id] += 1
                 assert self.opened[row_id] == self.dropped[row_id] == 1
             case ev.Settle(row_id, opened=opened):
@@ -101,7 +114,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert self.rewound[row_id] <= MAX_REWINDS
             case ev.Keep(row_id, entry_id, tokens):
                 assert self.scheduler.rows[row_id].prefilled in (tokens, tokens + 1)
-                self.keep(entry_id, tokens)
+                assert tokens < self.scheduler.rows[row_id].prompt_tokens
+                self.keep(entry_id, row_id, tokens)
             case ev.Evict(entry_id):
                 del self.entries[entry_id]
             case ev.Prefill(parts):
@@ -115,6 +129,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                     assert self.opened[part.row_id]
                     assert part.start == row.prefilled < part.stop <= most
                     assert part.last == (part.stop == row.known_tokens)
+                    if self.settings.deterministic:
+                        self.bits_depend_on_positions_only(part)
                 self.chunks.append(step)
             case ev.Decode(row_ids):
                 assert self.held
@@ -122,10 +138,38 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert all(self.opened[row_id] and not self.settled[row_id] for row_id in row_ids)
                 self.steps.append(step)
 
-    def keep(self, entry_id: int, tokens: int) -> None:
+    def keep(self, entry_id: int, row_id: int, tokens: int) -> None:
+        row = self.rows[row_id]
+        known = (*row.request.shape.prompt_ids, *row.token_ids)
         assert entry_id not in self.entries
-        self.entries[entry_id] = tokens
+        assert MIN_REUSE <= tokens <= len(known)
+        assert row.request.cache_prompt
+        assert self.ceiling > 0
+        if self.settings.deterministic:
+            assert tokens % (self.settings.chunk or 1) == 0
+            assert tokens < row.prompt_tokens
+        self.entries[entry_id] = known[:tokens]
         self.pending.append(ev.Kept(0, entry_id, tokens, tokens))
+
+    def spares(self, kept: tuple[int, ...], row_id: int, cached: int) -> None:
+        """A row starts from an entry: the beginnings are the same, and one token at least is left to compute."""
+        prompt = self.scheduler.rows[row_id].request.shape.prompt_ids
+        assert MIN_REUSE <= cached < len(prompt)
+        assert kept[:cached] == prompt[:cached]
+        assert self.settings.trimmable or cached == len(kept)
+        if self.settings.deterministic:
+            assert cached % (self.settings.chunk or 1) == 0
+
+    def bits_depend_on_positions_only(self, part: ev.PrefillPart) -> None:
+        chunk = self.settings.chunk or 1
+        assert part.start % chunk == 0
+        assert part.last or part.stop % chunk == 0
+
+    def the_budget_is_kept(self) -> None:
+        """Somebody has just been let in: all who run fit, but for one that began before and goes on alone."""
+        memory, running = self.scheduler.memory, self.running()
+        again = len(running) == 1 and self.scheduler.rows[running[0]].rewinds > 0
+        assert memory.projected <= memory.budget or again
 
     def running(self) -> list[int]:
         return [row.id for row in self.scheduler.rows.values() if row.status in ("prefill", "decode")]
@@ -137,17 +181,39 @@ class SchedulerMachine(RuleBasedStateMachine):
     # ------------------------------------------------------------ what may happen
 
     @rule(
-        prompt=st.integers(1, 12),
+        shared=st.sampled_from([0, 15, 16, 20, 40, 40, 60]),
+        own=st.integers(0, 12),
+        boundaries=st.lists(st.integers(1, 70), max_size=2, unique=True).map(sorted),
         priority=st.integers(-1, 1),
-        deadline=st.none() | st.integers(1, 30),
-        serial=st.booleans(),
+        deadline=st.none() | st.integers(1, 300),
+        serial=st.sampled_from([False, False, True]),
+        cache_prompt=st.sampled_from([True, True, True, False]),
     )
-    def submit(self, prompt: int, priority: int, deadline: int | None, *, serial: bool) -> None:
+    def submit(  # noqa: PLR0917 - what a request may have
+        self,
+        shared: int,
+        own: int,
+        boundaries: list[int],
+        priority: int,
+        deadline: int | None,
+        serial: bool,
+        cache_prompt: bool,
+    ) -> None:
         row_id = len(self.mechanisms)
         self.mechanisms[row_id] = Mechanism.SERIAL if serial else Mechanism.CONTINUOUS
-        asked = request(row_id, prompt, priority=priority, deadline=None if deadline is None else deadline / 1000)
+        ids = (*range(shared), *(1000 * (1 + row_id) + at for at in range(own if shared else own + 1)))
+        plain = request(row_id, priority=priority, deadline=None if deadline is None else deadline / 1000)
+        asked = replace(
+            plain,
+            shape=replace(plain.shape, prompt_ids=ids),
+            boundaries=tuple(at for at in boundaries if at < len(ids)),
+            cache_prompt=cache_prompt,
+        )
         at = self.at()
-        self.feed(ev.Submitted(at, at, asked, placed(asked, self.mechanisms[row_id])))
+        event = ev.Submitted(at, at, asked, placed(asked, self.mechanisms[row_id]))
+        self.feed(event)
+        if row_id in self.scheduler.rows:
+            self.rows[row_id] = self.scheduler.rows[row_id]
 
     @precondition(lambda self: self.mechanisms)
     @rule(data=st.data())
@@ -173,10 +239,33 @@ class SchedulerMachine(RuleBasedStateMachine):
         place = self.place + ahead
         self.feed(ev.LeaseWanted(self.at(), place) if some else ev.LeaseUnwanted(self.at(), place))
 
-    @rule(later=st.sampled_from([0, 0, 0, 20 * MS]))
-    def turn(self, later: int) -> None:
+    @rule(
+        later=st.sampled_from([0, 0, 0, 20 * MS]),
+        order=st.none() | st.lists(st.integers(0, 20), unique=True).map(tuple),
+    )
+    def turn(self, later: int, order: tuple[int, ...] | None) -> None:
         self.now_ns += later
-        self.feed(ev.Turn(self.at()))
+        self.feed(ev.Turn(self.at(), order))
+
+    @precondition(lambda self: self.mechanisms)
+    @rule(data=st.data(), priority=st.integers(-2, 2), tokens=st.integers(1, BLOCK))
+    def change(self, data: st.DataObject, priority: int, tokens: int) -> None:
+        row_id = data.draw(st.integers(0, len(self.mechanisms)))
+        self.feed(ev.PriorityAsked(self.at(), row_id, priority))
+        self.feed(ev.ExtendAsked(self.at(), row_id, tokens))
+
+    @rule(rounds=st.integers(1, 6), ends=st.integers(0, 15))
+    def goes_well_for_a_while(self, rounds: int, ends: int) -> None:
+        """So that rows get far: read, written, kept, and found again."""
+        for _ in range(rounds):
+            if self.asked:
+                self.grant()
+            self.feed(ev.Turn(self.at()))
+            while self.chunks:
+                self.chunk_done(fails=False)
+            while self.steps:
+                self.step_done(ends=ends, errors=0)
+            self.nothing_waits_to_be_told()
 
     @precondition(lambda self: self.chunks)
     @rule(fails=st.sampled_from([False, False, False, True]))
@@ -262,7 +351,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def memory_is_kept(self) -> None:
         memory = self.scheduler.memory
         waiting = {told.entry_id for told in self.pending}
-        held = sum(nbytes for entry_id, nbytes in self.entries.items() if entry_id not in waiting)
+        held = sum(len(tokens) for entry_id, tokens in self.entries.items() if entry_id not in waiting)
         assert held == memory.prefixes.nbytes <= max(0, self.ceiling)
         running = self.running()
         assert memory.projected == sum(memory.need_of(self.scheduler.rows[row_id]) for row_id in running)
@@ -307,4 +396,4 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 TestScheduler: Any = SchedulerMachine.TestCase
-TestScheduler.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestScheduler.settings = settings(max_examples=300, stateful_step_count=60, deadline=None)

@@ -52,7 +52,7 @@ def test_it_says_who_begins(gateway_of: Make, answer: Any, caplog: pytest.LogCap
 
 
 def test_the_views_that_it_was_given_will_do(gateway_of: Make) -> None:
-    _, order = begun(gateway_of, lambda waiting, running: sorted(waiting, key=lambda row: -row.prompt_tokens))
+    _, order = begun(gateway_of, lambda waiting, _running: sorted(waiting, key=lambda row: -row.prompt_tokens))
     assert order == [0, 2, 1]
     _, order = begun(gateway_of, lambda waiting, running: [*running, *reversed(waiting)])
     assert order == [2, 1, 0]

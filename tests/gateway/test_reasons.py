@@ -46,7 +46,8 @@ def test_nothing_kept_begins_like_this_prompt(gw: Gateway) -> None:
     codes = [one.code for one in handle.explain()]
     assert codes[-2:] == ["cache-miss", "ended-max-tokens"]
     assert (
-        texts(handle)["cache-miss"] == "The whole prompt was read: none that is kept begins with its first 16 tokens."
+        texts(handle)["cache-miss"]
+        == "The whole prompt was read: nothing that was kept could spare its first 16 tokens."
     )
 
 

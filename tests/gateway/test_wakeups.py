@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mlx_notebook.bell import Bell
 from mlx_notebook.core.events import Decode, StepDone, StepFailed
 from mlx_notebook.engine.backend import ScriptedBackend
 from mlx_notebook.gateway import loop
-from mlx_notebook.gateway.bell import Bell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
