@@ -217,6 +217,8 @@ def _flows(recording: Recording, row: RequestTrace, segments: list[Segment], clo
     if not served:
         return
     yield clock.flow("s", row.id, (REQUESTS, row.id), max(start, min(row.admit_ns, served[0][0])))
-    for at, track in sorted(served):
+    served.sort()
+    for at, track in served:
         yield clock.flow("t", row.id, (ENGINE, track), at)
-    yield clock.flow("f", row.id, (REQUESTS, row.id), end)
+    # Before the end, which belongs to the span no more: an arrow there would lead nowhere.
+    yield clock.flow("f", row.id, (REQUESTS, row.id), max(served[-1][0], end - 1))
