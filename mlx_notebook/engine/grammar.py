@@ -285,12 +285,7 @@ def compile_grammar(spec: GrammarSpec, vocabulary: Vocabulary) -> Compiled:
     error = _started(matcher)
     if error:
         raise fault_of(spec, error, error_of)
-    slowest = _walk(matcher.deep_copy())
-    if slowest > MASK_S:
-        text = (
-            f"{spec.kind}: a step of it took {slowest:.1f} s to check; at most {MASK_S:g} s are given. Make it simpler"
-        )
-        raise GrammarError(text, option=str(spec.kind))
+    _refuse_costly(spec, matcher.deep_copy())
     notes = notes_on(spec, matcher.get_grammar_warnings())
     choices = ChoiceOrder(spec.value) if spec.kind is GrammarKind.CHOICES else None
     return Compiled(spec, vocabulary, matcher, notes, estimate(spec), choices)
@@ -303,8 +298,21 @@ def _started(matcher: Any) -> str:
     return str(matcher.get_error()) if matcher.is_error() else ""
 
 
+def _refuse_costly(spec: GrammarSpec, matcher: Any) -> None:
+    """Raise GrammarError where one of the first steps, along first allowed tokens, is slow or more than the limits."""
+    slowest = _walk(matcher)
+    if matcher.is_error():
+        said = str(matcher.get_error()).splitlines()[0]
+        raise GrammarError(f"{spec.kind}: too complex ({said}). Make it simpler", option=str(spec.kind))
+    if slowest > MASK_S:
+        text = (
+            f"{spec.kind}: a step of it took {slowest:.1f} s to check; at most {MASK_S:g} s are given. Make it simpler"
+        )
+        raise GrammarError(text, option=str(spec.kind))
+
+
 def _walk(matcher: Any) -> float:
-    """The slowest of a grammar's first steps, in seconds, along its first allowed tokens."""
+    """The slowest of a grammar's first steps, in seconds; the matcher stands where they led."""
     slowest = 0.0
     for _step in range(WALKED):
         began = time.perf_counter()

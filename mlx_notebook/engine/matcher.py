@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from mlx_notebook.engine.choices import ChoiceTally
 
+MISFIT = "Parser Error: token"
+"""How the library's words begin where a token does not fit; others say that it gave up before it knew."""
+
 live = 0
 """Matchers that are not closed; tests count."""
 
@@ -26,6 +29,11 @@ def nothing_left(token_id: int) -> GrammarError:
         f"no token that the grammar allows could be drawn: token {token_id} does not fit or was excluded."
         " A logits processor or a bias may have excluded all that fit."
     )
+
+
+def too_complex(said: str) -> GrammarError:
+    """The error for a row whose grammar the library gave up on, with the first line of what it said."""
+    return GrammarError(f"the grammar became too complex here: {(said.splitlines() or [''])[0]}")
 
 
 class Matcher:
@@ -87,12 +95,13 @@ class Matcher:
             return
         if token_id < self.vocab_size and self._native.consume_token(token_id):
             return
-        raise nothing_left(token_id)
+        said = str(self._native.get_error()) if self._native.is_error() else MISFIT
+        raise nothing_left(token_id) if said.startswith(MISFIT) else too_complex(said)
 
     def check(self, mask: npt.NDArray[np.bool_]) -> None:
         """Raise GrammarError where a mask [V] lets nothing through: from there nothing could be drawn."""
         if self._native.is_error():
-            raise GrammarError(f"the grammar became too complex here: {str(self._native.get_error()).splitlines()[0]}")
+            raise too_complex(str(self._native.get_error()))
         if not mask.any():
             raise GrammarError("the grammar allows no token of this model's vocabulary here")
 

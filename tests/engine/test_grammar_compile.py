@@ -112,6 +112,13 @@ MOST_GROWTH = 1 << 30
 """Bytes: the worst of these took 0.27 GiB."""
 
 
+def test_what_the_library_gives_up_on_in_its_first_steps_is_refused() -> None:
+    """And not taken, for its row to fail."""
+    with pytest.raises(GrammarError, match=r"^regex: too complex \(.*\)\. Make it simpler") as caught:
+        compiled(regex="((a{100}){100}){100}")
+    assert caught.value.option == "regex"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("option", "value"), HOSTILE.values(), ids=list(HOSTILE))
 def test_hostile_ones_are_refused_or_stay_cheap(option: str, value: Any) -> None:
