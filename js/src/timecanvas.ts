@@ -305,9 +305,12 @@ export class TimeCanvas {
     if (to === undefined || last < 0) return;
     event.preventDefault();
     const column = Math.max(0, Math.min(last, to));
+    // Here and now: the next key may come before the next drawing, which sets both to what the view knows.
+    this.hot = column;
     if (event.shiftKey && here >= 0) {
       const [a, b] = this.brush ?? [here, here];
-      this.#hears.brush(here === a && a !== b ? sorted(column, b) : sorted(a, column));
+      this.brush = here === a && a !== b ? sorted(column, b) : sorted(a, column);
+      this.#hears.brush(this.brush);
     }
     const chosen = this.rows.find((row) => row.id === this.chosen[0]) ?? null;
     this.#hears.point(column, chosen);

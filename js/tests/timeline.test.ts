@@ -25,8 +25,12 @@ function shown(first: number[] = [], why: Record<string, Why[]> = {}) {
     return found;
   };
   const canvas = find<HTMLCanvasElement>("canvas");
-  const press = (key: string, more = {}) => {
-    canvas.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true, ...more }));
+  const key = (name: string, more = {}) =>
+    canvas.dispatchEvent(
+      new KeyboardEvent("keydown", { key: name, bubbles: true, cancelable: true, ...more }),
+    );
+  const press = (name: string, more = {}) => {
+    key(name, more);
     view.draw();
   };
   const at = (type: string, column: number, row: number, more = {}) => {
@@ -44,7 +48,7 @@ function shown(first: number[] = [], why: Record<string, Why[]> = {}) {
   };
   const asked = () =>
     sent.filter((one) => one.kind === "ask").map(({ kind: _kind, ask: _ask, ...rest }) => rest);
-  return { b, view, state, find, press, at, click, asked };
+  return { b, view, state, find, key, press, at, click, asked };
 }
 
 describe("why", () => {
@@ -231,5 +235,14 @@ describe("words and steps", () => {
     expect(marked(view)).toBe(2);
     press("Escape");
     expect(state.brush).toEqual([]);
+  });
+
+  it("keys that come before the next drawing all count", () => {
+    const { key, state } = shown([1]);
+    key("End");
+    key("ArrowLeft", { shiftKey: true });
+    expect(state.brush).toEqual([1, 2]);
+    key("ArrowLeft", { shiftKey: true });
+    expect(state.brush).toEqual([0, 2]);
   });
 });
