@@ -36,6 +36,9 @@ __all__ = ["UNLIMITED", "Counters", "LeaseState", "Scheduler", "SchedulerSetting
 MAX_REWINDS = 1
 """How often a row whose forward failed is prefilled again before it gets the error."""
 
+OPENING_NS = 2_000_000_000
+"""How long rows that were just read may wait for others of their burst, so that all write in full steps."""
+
 
 class Scheduler(Controlled):
     """Decides which rows are computed next."""
@@ -240,15 +243,28 @@ class Scheduler(Controlled):
         self._note_memory(event.at_ns)
         if self._running:
             self.reins.computed()
-        parts = self.planner.plan(self._prefilling, rows_wait=bool(self._decoding))
-        if parts:
-            steps.append(ev.Prefill(parts))
-        if self._decoding:
-            steps.append(ev.Decode(tuple(row.id for row in self._decoding)))
+        steps += self._compute(event.at_ns)
         if not self._prefilling and not self._decoding:
             steps += self._give_lease(event.at_ns)
             steps += self._ask_lease(event.at_ns)
         return steps
+
+    def _compute(self, at_ns: int) -> list[ev.Instruction]:
+        """A chunk of prompts, then a step of the rows that write; those that only begin wait for short prompts."""
+        opening = self._opens(at_ns)
+        parts = self.planner.plan(self._prefilling, rows_wait=bool(self._decoding) and not opening)
+        if opening and not all(part.last for part in parts):  # a long prompt is nothing to wait for
+            opening, parts = False, self.planner.plan(self._prefilling, rows_wait=True)
+        steps: list[ev.Instruction] = [ev.Prefill(parts)] if parts else []
+        if self._decoding and not (opening and parts):
+            steps.append(ev.Decode(tuple(row.id for row in self._decoding)))
+        return steps
+
+    def _opens(self, at_ns: int) -> bool:
+        """Whether none of the rows that write has a token yet, and the first of them has not waited long for others."""
+        if not self._decoding or any(row.token_ids for row in self._decoding):
+            return False
+        return at_ns - self._decoding[0].chunks[-1].ended_ns < OPENING_NS
 
     def _expire(self, at_ns: int) -> list[ev.Instruction]:
         late = [self.rows[row_id] for row_id in self._deadlines.passed(at_ns)]
