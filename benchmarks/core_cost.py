@@ -64,10 +64,12 @@ class Bench:
             if isinstance(instruction, ev.Prefill):
                 self.tell(ev.PrefillDone(now, now, instruction.parts, {}))
             elif isinstance(instruction, ev.Decode):
-                ids = instruction.row_ids
-                everybody = len(ids) == len(self.outcomes)
-                some = self.outcomes if everybody else tuple(self.outcomes[row - 1] for row in ids)
-                self.tell(ev.StepDone(now, now, some))
+                self.tell(ev.StepDone(now, now, self.outcomes_of(instruction.row_ids)))
+
+    def outcomes_of(self, ids: tuple[int, ...]) -> tuple[ev.RowOutcome, ...]:
+        """What a step gives these rows."""
+        everybody = len(ids) == len(self.outcomes)
+        return self.outcomes if everybody else tuple(self.outcomes[row - 1] for row in ids)
 
 
 class Crowd(Bench):
@@ -93,19 +95,13 @@ class Crowd(Bench):
         self.told[self.next] = ev.RowOutcome(self.next, 7, "x")
         self.next += 1
 
-    def step(self) -> None:
-        """A turn, and what the device would answer; where one joins, the oldest of the batch ends and another comes."""
-        now = time.monotonic_ns()
-        for instruction in self.tell(ev.Turn(now)):
-            if isinstance(instruction, ev.Prefill):
-                self.tell(ev.PrefillDone(now, now, instruction.parts, {}))
-            elif isinstance(instruction, ev.Decode):
-                ends = self.joining and len(instruction.row_ids) == self.rows
-                outcomes = [self.told[row] for row in instruction.row_ids]
-                if ends:
-                    outcomes[0] = replace(outcomes[0], finish=(FinishReason.LENGTH, FinishDetail.MAX_TOKENS))
-                    self.come()
-                self.tell(ev.StepDone(now, now, tuple(outcomes)))
+    def outcomes_of(self, ids: tuple[int, ...]) -> tuple[ev.RowOutcome, ...]:
+        """What a step gives these rows; where one joins, the oldest of the batch ends and another comes."""
+        outcomes = [self.told[row] for row in ids]
+        if self.joining and len(ids) == self.rows:
+            outcomes[0] = replace(outcomes[0], finish=(FinishReason.LENGTH, FinishDetail.MAX_TOKENS))
+            self.come()
+        return tuple(outcomes)
 
 
 def us_a_call(call: Callable[[], None], calls: int) -> float:

@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from mlx_notebook.gateway.handle import Progress
 from mlx_notebook.notebook.run_words import ending, waiting
 from mlx_notebook.trace.frames import figures_ms
 
 if TYPE_CHECKING:
-    from mlx_notebook.core.rows import RowStatus
     from mlx_notebook.trace.trace import Trace
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedProgress:
-    """How a row stood when its trace was made."""
-
-    status: RowStatus
-    prompt_tokens: int
-    prefilled: int
-    cached_tokens: int
-    generated_tokens: int
-    decode_tps: float | None
-    ttft_ms: float | None
-    elapsed_ms: float
-    finish_reason: str | None
-    finish_detail: str | None
-    error: str | None
-    waiting: str
 
 
 class RecordedRow:
@@ -69,13 +50,13 @@ class RecordedRow:
             SimpleNamespace(logprob=float("nan") if one is None else one) for one in self._about.logprobs[after:stop]
         ]
 
-    def progress(self) -> RecordedProgress:
+    def progress(self) -> Progress:
         """Where it stood at the end of the record."""
         recording = self.trace.recording
         row = recording.requests[self.id]
         figures = figures_ms(row)
         tpot = figures["tpot_ms"]
-        return RecordedProgress(
+        return Progress(
             status=row.status,
             prompt_tokens=row.prompt_tokens,
             prefilled=row.prefilled,

@@ -254,17 +254,21 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.feed(ev.PriorityAsked(self.at(), row_id, priority))
         self.feed(ev.ExtendAsked(self.at(), row_id, tokens))
 
+    def _round(self, ends: int) -> None:
+        """A turn in which all that is computed goes well."""
+        if self.asked:
+            self.grant()
+        self.feed(ev.Turn(self.at()))
+        while self.chunks:
+            self.chunk_done(fails=False)
+        while self.steps:
+            self.step_done(ends=ends, errors=0)
+
     @rule(rounds=st.integers(1, 6), ends=st.integers(0, 15))
     def goes_well_for_a_while(self, rounds: int, ends: int) -> None:
         """So that rows get far: read, written, kept, and found again."""
         for _ in range(rounds):
-            if self.asked:
-                self.grant()
-            self.feed(ev.Turn(self.at()))
-            while self.chunks:
-                self.chunk_done(fails=False)
-            while self.steps:
-                self.step_done(ends=ends, errors=0)
+            self._round(ends)
             self.nothing_waits_to_be_told()
 
     @precondition(lambda self: self.chunks)
@@ -383,13 +387,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         while self.scheduler.rows:
             rounds += 1
             assert rounds < 100 * (1 + len(self.mechanisms)), "rows that nobody moves"
-            if self.asked:
-                self.grant()
-            self.feed(ev.Turn(self.at()))
-            while self.chunks:
-                self.chunk_done(fails=False)
-            while self.steps:
-                self.step_done(ends=2 ** len(self.mechanisms) - 1, errors=0)
+            self._round(ends=2 ** len(self.mechanisms) - 1)
         self.no_row_is_lost_or_ends_twice()
         self.feed(ev.Turn(self.at()))
         assert not self.held
