@@ -12,7 +12,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 
 from mlx_notebook.engine.stores.joined import joined
-from mlx_notebook.engine.stores.paged_kernel import StockPages
+from mlx_notebook.engine.stores.page_ops import StockPages
 from tests.small_models import random_prompt, small
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +15,11 @@ from hypothesis import strategies as st
 from mlx_notebook.core.projection import BLOCK
 from mlx_notebook.engine.attention import AttentionRoute
 from mlx_notebook.engine.parity import choose_store
-from mlx_notebook.engine.stores.caches import arrays_of, detach, make_caches
+from mlx_notebook.engine.stores.caches import arrays_of, detach, make_caches, twin
 from mlx_notebook.engine.stores.joined import joined
-from mlx_notebook.engine.stores.paged_kernel import StockPages, agrees_with_stock
+from mlx_notebook.engine.stores.late_rope import Turns
+from mlx_notebook.engine.stores.page_check import agrees_with_stock
+from mlx_notebook.engine.stores.page_ops import StockPages
 from mlx_notebook.engine.stores.pages import SCRATCH, STEP, Pages, pages_for
 from mlx_notebook.engine.stores.pool import PoolStore
 from tests.small_models import random_prompt, small
@@ -45,6 +48,22 @@ def started(store: PoolStore, model: Any, tokens: list[int], body: int) -> TestR
     return row
 
 
+def pool_of(model: Any, late: bool) -> PoolStore:
+    """A pool over stock operations; with late ropes, what a kernel gets to turn."""
+    if not late:
+        return PoolStore(model, StockPages())
+    turns = Turns(model.layers[0].self_attn.rope.dims)
+    ops = StockPages()
+    store = PoolStore(model, ops, twin=joined(model, ops.split, turns), turns=turns)
+    assert turns.found == len(model.layers)
+    return store
+
+
+@pytest.fixture(params=[False, True], ids=["ropes", "late ropes"])
+def late(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
 @pytest.fixture(params=["llama", "qwen2"])
 def served(request: pytest.FixtureRequest) -> Any:
     model, _ = small(request.param)
@@ -53,8 +72,8 @@ def served(request: pytest.FixtureRequest) -> Any:
     route.close()
 
 
-def test_the_probe_accepts_it(served: Any) -> None:
-    choice = choose_store(served, first=[lambda: PoolStore(served, StockPages())])
+def test_the_probe_accepts_it(served: Any, late: bool) -> None:
+    choice = choose_store(served, first=[lambda: pool_of(served, late)])
     assert choice.store is not None
     assert choice.store.name == "pool", choice.findings
 
@@ -67,9 +86,9 @@ def test_other_layers_are_not_for_it(kind: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_traffic_changes_no_row(served: Any, seed: int) -> None:
+def test_traffic_changes_no_row(served: Any, late: bool, seed: int) -> None:
     chance = random.Random(seed)
-    store = PoolStore(served, StockPages())
+    store = pool_of(served, late)
     lengths = [chance.randrange(3, 2 * BLOCK + 20) for _ in range(6)]
     prompts = [random_prompt(length + 30, seed=seed * 10 + i) for i, length in enumerate(lengths)]
     expected = [alone(served, prompt) for prompt in prompts]
@@ -103,8 +122,8 @@ def test_traffic_changes_no_row(served: Any, seed: int) -> None:
     assert store.held_bytes() == 0
 
 
-def test_a_settled_row_goes_on_alone(served: Any) -> None:
-    store = PoolStore(served, StockPages())
+def test_a_settled_row_goes_on_alone(served: Any, late: bool) -> None:
+    store = pool_of(served, late)
     prompts = [random_prompt(90, seed=1), random_prompt(40, seed=2)]
     rows = [started(store, served, prompt, 20) for prompt in prompts]
     for _ in range(10):
@@ -137,8 +156,8 @@ def test_the_self_check_finds_a_wrong_kernel() -> None:
     assert not agrees_with_stock(Wrong(), 8, 2, 64, mx.float32)
 
 
-def test_warming_up_touches_no_row(served: Any) -> None:
-    store = PoolStore(served, StockPages())
+def test_warming_up_touches_no_row(served: Any, late: bool) -> None:
+    store = pool_of(served, late)
     assert [store.warm(rows) for rows in (2, 3, 5)] == [2, 4, 8]
     assert store.held_bytes() == 0
     prompts = [random_prompt(60, seed=seed) for seed in (1, 2)]
@@ -153,20 +172,21 @@ def test_warming_up_touches_no_row(served: Any) -> None:
             row.fed += 1
 
 
-def test_rows_read_together_say_what_they_say_alone(served: Any) -> None:
-    store = PoolStore(served, StockPages())
+def test_rows_read_together_say_what_they_say_alone(served: Any, late: bool) -> None:
+    store = pool_of(served, late)
     prompts = [random_prompt(length + 6, seed=length) for length in (BLOCK + 9, 5, BLOCK)]
     lengths = [len(prompt) - 6 for prompt in prompts]
     rows = [TestRow(make_caches(served), prompt) for prompt in prompts]
     padded = [prompt[:length] + [0] * (max(lengths) - length) for prompt, length in zip(prompts, lengths, strict=True)]
     store.prefill(rows, mx.array(padded), lengths)
-    detach([cache for row in rows for cache in row.cache])
-    assert all(
-        cache.keys.shape[2] == pages_for(n) * BLOCK for row, n in zip(rows, lengths, strict=True) for cache in row.cache
-    )
+    detach([cache for row in rows for cache in row.cache])  # as `feed` does
+    assert all(cache.empty() for row in rows for cache in row.cache), "their columns are in pages, nothing twice"
     for row, length in zip(rows, lengths, strict=True):
         row.fed = length
     expected = [alone(served, prompt) for prompt in prompts]
+    store.settle(rows[1])  # as when it is kept for other prompts
+    again = twin(rows[1].cache)
+    assert mx.allclose(served(mx.array([prompts[1][5:]]), cache=again)[0], expected[1][5:], atol=1e-3)
     for _ in range(5):
         places = store.order(rows)
         logits = store.step(places, mx.array([[0 if row is None else row.tokens[row.fed]] for row in places]))
@@ -176,9 +196,9 @@ def test_rows_read_together_say_what_they_say_alone(served: Any) -> None:
 
 
 def test_stores_of_one_twin_do_not_disturb_each_other(served: Any) -> None:
-    twin = joined(served, StockPages().split)
+    joint = joined(served, StockPages().split)
     prompts = [random_prompt(40, seed=seed) for seed in (1, 2, 3, 4)]
-    stores = [PoolStore(served, StockPages(), twin=twin) for _ in range(2)]
+    stores = [PoolStore(served, StockPages(), twin=joint) for _ in range(2)]
     halves = zip(stores, (prompts[:2], prompts[2:]), strict=True)
     pairs = [[started(store, served, prompt, 20) for prompt in half] for store, half in halves]
     for at in range(20, 25):
@@ -223,8 +243,9 @@ def one_step(store: PoolStore, rows: list[TestRow]) -> None:
         row.fed += 1
 
 
-def test_what_is_allocated_is_what_is_reported_and_goes_with_the_last_row(served: Any) -> None:
-    store = PoolStore(served, StockPages())
+def test_what_is_allocated_is_what_is_reported_and_goes_with_the_last_row(served: Any, late: bool) -> None:
+    gc.collect()  # twins of tests before
+    store = pool_of(served, late)
     lengths = (11 * BLOCK, 9 * BLOCK)
     per_page = BLOCK * column_bytes(served)
     rows = [started(store, served, random_prompt(n + 80, seed=n), n) for n in lengths]
@@ -249,7 +270,7 @@ def test_what_is_allocated_is_what_is_reported_and_goes_with_the_last_row(served
 def test_a_pool_that_found_no_room_to_grow_serves_those_who_come_again(
     served: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = PoolStore(served, StockPages())
+    store = pool_of(served, late)
     prompts = [random_prompt(BLOCK + 20, seed=seed) for seed in (1, 2)]
     rows = [started(store, served, prompt, BLOCK) for prompt in prompts]
     original, calls = mx.concatenate, list[int]()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
@@ -9,25 +10,40 @@ from mlx_lm.models.cache import KVCache
 
 from mlx_notebook.engine.stores.caches import make_caches
 from mlx_notebook.engine.stores.joined import joined
-from mlx_notebook.engine.stores.paged_kernel import CudaPages, agrees_with_stock, kernel_serves
+from mlx_notebook.engine.stores.cuda_pages import CudaPages, kernel_serves
+from mlx_notebook.engine.stores.late_rope import Turns
+from mlx_notebook.engine.stores.page_check import agrees_with_stock
 from mlx_notebook.engine.stores.pool import PoolStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from mlx_notebook.engine.stores.store import Store
 
 
 def pools(model: Any) -> list[Callable[[], Store]]:
-    """Makers of pool stores that could serve this model here: one where the kernel runs and agrees, else none."""
-    ops = _kernel_for(model)
-    if ops is None:
+    """Makers of pool stores that could serve this model here, the fastest first; none where no kernel agrees."""
+    found = _kernel_for(model)
+    if found is None:
         return []
-    twin = joined(model, ops.split)  # once: the probe makes a store of its own, and weights are large
-    return [lambda: PoolStore(model, ops, twin=twin)]
+    ops, width = found
+    turns = Turns(width)
+
+    def split(product: mx.array, cuts: list[int]) -> Sequence[mx.array]:
+        # Only a late rope leaves queries and keys as they are; whatever computes with slices copies them first.
+        return mx.split(product, cuts, axis=-1) if turns.late else ops.split(product, cuts)
+
+    twin = joined(model, split, turns)  # once: the probe makes stores of its own, and weights are large
+
+    def make(late: bool) -> Store:
+        turns.late = late
+        return PoolStore(model, ops, twin=twin, turns=turns)
+
+    return [partial(make, late) for late in ((True, False) if turns.found else (False,))]
 
 
-def _kernel_for(model: Any) -> CudaPages | None:
+def _kernel_for(model: Any) -> tuple[CudaPages, int] | None:
+    """What runs here and agrees, and the heads' width."""
     if mx.default_device() != mx.gpu or not mx.cuda.is_available():
         return None
     caches = make_caches(model)
@@ -39,4 +55,4 @@ def _kernel_for(model: Any) -> CudaPages | None:
         return None
     ops = CudaPages()
     # Four query heads a key head: the model's own number is tried by the probe.
-    return ops if agrees_with_stock(ops, 4 * heads, heads, width, dtype) else None
+    return (ops, width) if agrees_with_stock(ops, 4 * heads, heads, width, dtype) else None

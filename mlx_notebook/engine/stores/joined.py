@@ -21,21 +21,26 @@ from mlx.nn.layers.linear import Linear
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mlx_notebook.engine.stores.late_rope import Turns
+
     Split = Callable[[mx.array, list[int]], Sequence[mx.array]]
 
+ROPE = "rope"
 SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
-def joined(model: Any, split: Split) -> Any:
+def joined(model: Any, split: Split, turns: Turns | None = None) -> Any:
     """A twin of the model with sibling projections joined; plain `nn.Linear` only, others stay as they are.
 
     Args:
         model: an mlx-lm model, or a part of one.
         split: gives the parts of a product [..., n] cut at these columns.
+        turns: takes over the model's ropes, where that can be; None leaves them.
     """
     twin = copy.copy(model)
     for key, child in model.items():
-        twin[key] = _twin_of(child, split)
+        is_rope = key == ROPE and isinstance(child, Module)
+        twin[key] = turns.rope(child) if is_rope and turns is not None else _twin_of(child, split, turns)
     for names in SIBLINGS:
         linears = [model.get(name) for name in names]
         if _alike(linears):
@@ -45,13 +50,13 @@ def joined(model: Any, split: Split) -> Any:
     return twin
 
 
-def _twin_of(child: Any, split: Split) -> Any:
+def _twin_of(child: Any, split: Split, turns: Turns | None) -> Any:
     if isinstance(child, Module):
-        return joined(child, split)
+        return joined(child, split, turns)
     if isinstance(child, list | tuple):
-        return type(child)(_twin_of(one, split) for one in child)
+        return type(child)(_twin_of(one, split, turns) for one in child)
     if isinstance(child, dict):
-        return {key: _twin_of(one, split) for key, one in child.items()}
+        return {key: _twin_of(one, split, turns) for key, one in child.items()}
     return child
 
 

@@ -20,23 +20,37 @@ from mlx_lm.models.cache import KVCache
 from mlx_notebook.core.projection import BLOCK
 from mlx_notebook.engine.stores.caches import make_caches
 from mlx_notebook.engine.stores.joined import joined
-from mlx_notebook.engine.stores.paged_kernel import LayerPool
+from mlx_notebook.engine.stores.late_rope import Turns
+from mlx_notebook.engine.stores.page_ops import LayerPool
 from mlx_notebook.engine.stores.pages import SCRATCH, Pages, pages_for
 from mlx_notebook.engine.stores.rows import RowsStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mlx_notebook.engine.stores.paged_kernel import PageOps
+    from mlx_notebook.engine.stores.page_ops import PageOps
     from mlx_notebook.engine.stores.store import F, Fed
+
+
+ALONE = False
+
+
+class _Step:
+    """What all layers of one forward share: one array of positions, so that angles are computed once."""
+
+    __slots__ = ("offset", "ops", "positions", "table", "turns")
+
+    def __init__(self, ops: PageOps, turns: Turns, table: mx.array, positions: mx.array) -> None:
+        self.ops, self.turns, self.table, self.positions = ops, turns, table, positions
+        self.offset = mx.maximum(positions, 0)
 
 
 class PagedCache:
     """What a model sees as one layer's cache in a pooled step."""
 
-    def __init__(self, pool: LayerPool, ops: PageOps, table: mx.array, positions: mx.array) -> None:
-        self.offset = mx.maximum(positions, 0)
-        self._pool, self._ops, self._table, self._positions = pool, ops, table, positions
+    def __init__(self, pool: LayerPool, step: _Step) -> None:
+        self.offset = step.offset
+        self._pool, self._step = pool, step
 
     def make_mask(self, *_args: Any, **_kwargs: Any) -> None:
         """None: every row sees its own columns and nothing else."""
@@ -47,7 +61,9 @@ class PagedCache:
 
     def attend(self, queries: mx.array, keys: Paged, values: Paged, scale: float) -> mx.array:
         """One new token a row over its own pages."""
-        return self._ops.attend(self._pool, queries, keys.new, values.new, self._table, self._positions, scale)
+        step = self._step
+        queries, new, turn = step.turns.both(queries, keys.new)
+        return step.ops.attend(self._pool, queries, new, values.new, step.table, step.positions, scale, turn)
 
 
 class Paged:
@@ -79,17 +95,21 @@ class PoolStore:
         ops: how pages are written and read.
         compiled: whether steps are compiled; only where pages are updated in place.
         twin: the model as `joined` made it, where several stores are made of one model.
+        turns: what the twin's late ropes leave to attention.
     """
 
     name = "pool"
 
-    def __init__(self, model: Any, ops: PageOps, *, compiled: bool = True, twin: Any = None) -> None:
+    def __init__(
+        self, model: Any, ops: PageOps, *, compiled: bool = True, twin: Any = None, turns: Turns | None = None
+    ) -> None:
         caches = make_caches(model)
         if not all(type(cache) is KVCache for cache in caches):
             raise ValueError("the pool serves models whose layers all keep plain full-attention caches")
         self._model = model
         self._joined = joined(model, ops.split) if twin is None else twin
         self._ops = ops
+        self._turns = turns or Turns(0)
         self._rows = RowsStore(model)
         self._layers: list[LayerPool] = []
         self._pages = Pages()
@@ -120,7 +140,7 @@ class PoolStore:
     def step(self, places: Sequence[Fed | None], tokens: mx.array) -> mx.array:
         if self._live is None or places is not self._places:
             live = [row for row in places if row is not None]
-            if len(live) == 1 and len(places) == 1:
+            if ALONE and len(live) == 1 and len(places) == 1:
                 self.settle(live[0])
                 return self._rows.step(live, tokens)
             self._take_in([row for row in live if id(row) not in self._held])
@@ -144,8 +164,11 @@ class PoolStore:
         layers = self._layers
         if self._ops.in_place:  # compiled: the arrays are inputs, whatever object holds them
             layers = [LayerPool(k, v) for k, v in zip(pools[::2], pools[1::2], strict=True)]
-        caches = [PagedCache(layer, self._ops, table, positions) for layer in layers]
-        logits: mx.array = self._joined(tokens, cache=caches)
+        step = _Step(self._ops, self._turns, table, positions)
+        try:
+            logits: mx.array = self._joined(tokens, cache=[PagedCache(layer, step) for layer in layers])
+        finally:
+            self._turns.clear()
         return logits[:, -1, :], mx.where(positions >= 0, positions + 1, positions)
 
     def prefill(self, rows: Sequence[Fed], tokens: mx.array, lengths: Sequence[int]) -> None:
@@ -157,15 +180,25 @@ class PoolStore:
             self._prefill_from_the_start(rows, tokens, lengths)
 
     def _prefill_from_the_start(self, rows: Sequence[Fed], tokens: mx.array, lengths: Sequence[int]) -> None:
-        """As one rectangle: a row's padding comes after all that the row may see. Row by row is many launches a row."""
-        caches = make_caches(self._model)
-        self._model(tokens, cache=caches)
-        for at, (row, length) in enumerate(zip(rows, lengths, strict=True)):
-            columns = pages_for(length) * BLOCK
-            for own, whole in zip(row.cache, caches, strict=True):
-                own.keys = whole.keys[at : at + 1, :, :columns]
-                own.values = whole.values[at : at + 1, :, :columns]
-                own.offset = length
+        """As one rectangle, and from there into pages: row by row would be many launches a row.
+
+        A row's padding comes after all that the row may see, and is not taken over.
+        """
+        whole = make_caches(self._model)
+        self._model(tokens, cache=whole)
+        self._reserve(sum(pages_for(length + 1) for length in lengths), like=whole)
+        held = [_Held(row, self._pages.take(pages_for(n + 1))) for row, n in zip(rows, lengths, strict=True)]
+        self._held |= {id(one.row): one for one in held}
+        self._live = None
+        pages = _table([one.pages[: pages_for(n)] for one, n in zip(held, lengths, strict=True)])
+        columns = mx.array(lengths, dtype=mx.int32)
+        # Evaluated now: what is updated in place must be ordered before the step that reads it.
+        mx.eval(
+            [
+                self._ops.fill(layer, pages, cache.keys, cache.values, columns)
+                for layer, cache in zip(self._layers, whole, strict=True)
+            ]
+        )
 
     def warm(self, rows: int) -> int:
         """As `Store.warm`: idle places only, which write where nobody reads."""
@@ -187,15 +220,14 @@ class PoolStore:
         """Copy the columns of rows that join into pages; their own caches let go of them."""
         if not rows:
             return
-        self._reserve(sum(pages_for(row.fed + 1) for row in rows), like=rows[0])
-        for row in rows:
-            self._rows.settle(row)
-            self._held[id(row)] = _Held(row, self._pages.take(pages_for(row.fed + 1)))
+        self._reserve(sum(pages_for(row.fed + 1) for row in rows), like=rows[0].cache)
         written: list[mx.array] = []
         for row in rows:
-            pages = mx.array(self._held[id(row)].pages, dtype=mx.int32)
+            self._rows.settle(row)
+            held = self._held[id(row)] = _Held(row, self._pages.take(pages_for(row.fed + 1)))
+            pages, columns = mx.array([held.pages], dtype=mx.int32), mx.array([row.fed], dtype=mx.int32)
             for layer, cache in zip(self._layers, row.cache, strict=True):
-                written.append(self._ops.fill(layer, pages, cache.keys, cache.values, row.fed))
+                written.append(self._ops.fill(layer, pages, cache.keys, cache.values, columns))
                 cache.keys = cache.values = None
         # Evaluated now: what is updated in place must be ordered before the step that reads it.
         mx.async_eval(written)  # type: ignore[no-untyped-call]
@@ -241,17 +273,17 @@ class PoolStore:
 
     def _make_room(self, held: _Held) -> None:
         """A page for the column that the next token takes."""
-        self._reserve(1, like=held.row)
+        self._reserve(1, like=held.row.cache)
         held.pages += self._pages.take(1)
         held.room += BLOCK
         self._table = None
 
-    def _reserve(self, count: int, like: Fed) -> None:
-        """Let so many pages be free, making the pool larger if need be."""
+    def _reserve(self, count: int, like: Sequence[Any]) -> None:
+        """Let so many pages be free, making the pool larger if need be; its layers are made like these caches."""
         size = self._pages.size_for(count)
         if size == self._pages.total:
             return
-        shapes = [(cache.keys, cache.values) for cache in like.cache] if not self._layers else []
+        shapes = [(cache.keys, cache.values) for cache in like] if not self._layers else []
         for keys, values in shapes:
             _, heads, _, width = keys.shape
             self._layers.append(
@@ -272,9 +304,7 @@ class PoolStore:
         """Pages of each place, [R, M] with M a power of two; made anew only when a row or a page changed."""
         if self._table is None:
             held = [[] if row is None else self._held[id(row)].pages for row in places]
-            width = 1 << (max(len(pages) for pages in held) - 1).bit_length()
-            padded = [[*pages, *([SCRATCH] * (width - len(pages)))] for pages in held]
-            self._table = mx.array(padded, dtype=mx.int32)
+            self._table = _table(held)
         return self._table
 
     def held_bytes(self) -> int:
@@ -282,18 +312,17 @@ class PoolStore:
         return sum(layer.nbytes for layer in list(self._layers)) + self._rows.held_bytes()
 
 
-class _OneToken:
-    """A row whose caches show their shapes; nothing of it is ever evaluated."""
-
-    def __init__(self, cache: list[Any]) -> None:
-        self.cache = cache
-        self.fed = 1
+def _table(held: Sequence[Sequence[int]]) -> mx.array:
+    """Pages of each place, [R, M] with M a power of two."""
+    width = 1 << (max(len(pages) for pages in held) - 1).bit_length()
+    return mx.array([[*pages, *([SCRATCH] * (width - len(pages)))] for pages in held], dtype=mx.int32)
 
 
-def _one_token(model: Any) -> _OneToken:
+def _one_token(model: Any) -> list[Any]:
+    """Caches that show their shapes; nothing of them is ever evaluated."""
     caches = make_caches(model)
     model(mx.zeros((1, 1), dtype=mx.int32), cache=caches)
-    return _OneToken(caches)
+    return caches
 
 
 def attend_pages(  # noqa: PLR0917 - as mlx-lm declares it

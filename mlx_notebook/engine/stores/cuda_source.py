@@ -1,0 +1,223 @@
+"""The CUDA kernels' source.
+
+Attention: one block serves one row, one key/value head and one span of columns; the query heads of a group share each
+key that is read. Eight numbers a lane are one load; running maximum and sum are kept in float32, a softmax in base 2.
+The new column is taken from its inputs, turned to its position where that is still to be done, and written into its
+page by the block whose span it ends. Long rows are split at fixed columns and merged, so that a row's bits depend on
+its own length alone. What has just been computed may lie as a slice of something larger: its strides are used.
+
+Source of the method: Dao et al., FlashAttention; Dao et al., Flash-Decoding (split over columns); Kwon et
+al., PagedAttention. The code is our own.
+"""
+
+from __future__ import annotations
+
+from mlx_notebook.core.projection import BLOCK
+
+WARPS, DEEP = 4, 2
+SPAN = 512
+"""Columns that one block reads; rows up to it need no merge."""
+
+_DEFINES = f"#define BLOCK {BLOCK}\n#define SPAN {SPAN}\n#define WARPS {WARPS}\n#define DEEP {DEEP}\n"
+
+HEADER = (
+    _DEFINES
+    + """
+template <typename T> struct Eight {};
+template <> struct Eight<__nv_bfloat16> {
+  static __device__ void load(const __nv_bfloat16* p, float* x) {
+    uint4 w = *reinterpret_cast<const uint4*>(p);
+    const __nv_bfloat162* h = reinterpret_cast<const __nv_bfloat162*>(&w);
+    for (int i = 0; i < 4; ++i) { float2 f = __bfloat1622float2(h[i]); x[2 * i] = f.x; x[2 * i + 1] = f.y; }
+  }
+};
+template <> struct Eight<__half> {
+  static __device__ void load(const __half* p, float* x) {
+    uint4 w = *reinterpret_cast<const uint4*>(p);
+    const __half2* h = reinterpret_cast<const __half2*>(&w);
+    for (int i = 0; i < 4; ++i) { float2 f = __half22float2(h[i]); x[2 * i] = f.x; x[2 * i + 1] = f.y; }
+  }
+};
+template <> struct Eight<float> {
+  static __device__ void load(const float* p, float* x) {
+    float4 a = *reinterpret_cast<const float4*>(p), b = *reinterpret_cast<const float4*>(p + 4);
+    x[0] = a.x; x[1] = a.y; x[2] = a.z; x[3] = a.w; x[4] = b.x; x[5] = b.y; x[6] = b.z; x[7] = b.w;
+  }
+};
+template <typename T> __device__ inline void load_any(const T* p, long step, float* x) {
+  if (step == 1 && reinterpret_cast<size_t>(p) % 16 == 0) Eight<T>::load(p, x);
+  else for (int i = 0; i < 8; ++i) x[i] = static_cast<float>(p[i * step]);
+}
+template <typename T, int D> __device__ inline void turn_eight(float* x, const float* turn, int part) {
+  constexpr int HALF = D / 2;
+  const int low = part * 8 % HALF;
+  const float sign = part * 8 < HALF ? -1.0f : 1.0f;
+  for (int i = 0; i < 8; ++i) {
+    const float other = __shfl_xor_sync(0xffffffffu, x[i], D / 16);
+    x[i] = static_cast<float>(static_cast<T>(x[i] * turn[low + i] + sign * other * turn[HALF + low + i]));
+  }
+}
+__device__ inline float weight(float from, float to) { return from == -INFINITY ? 0.0f : exp2f(from - to); }
+"""
+)
+
+ATTEND = """
+constexpr int LANES = D / 8;
+constexpr int COLS = 32 / LANES;
+const int split = blockIdx.x, head = blockIdx.y, row = blockIdx.z;
+const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+const int sub = lane / LANES, part = lane % LANES;
+const int pages = table_shape[1], splits = gridDim.x;
+const float scale = __int_as_float(SCALE_BITS);
+const int position = positions[row];
+const int start = split * SPAN, stop = min(position, start + SPAN);
+const bool owns = position >= start && position < start + SPAN;
+float qs[G][8], acc[G][8], top[G], sum[G];
+for (int g = 0; g < G; ++g) {
+  load_any<T>(q + row * q_strides[0] + (head * G + g) * q_strides[1] + part * 8 * q_strides[3], q_strides[3], qs[g]);
+  if (TURN) turn_eight<T, D>(qs[g], turn + (size_t)row * D, part);
+  top[g] = -INFINITY; sum[g] = 0.0f;
+  for (int i = 0; i < 8; ++i) { qs[g][i] *= scale; acc[g][i] = 0.0f; }
+}
+auto see = [&](const float* k, const float* v, bool valid) {
+  for (int g = 0; g < G; ++g) {
+    float s = 0.0f;
+    for (int i = 0; i < 8; ++i) s += qs[g][i] * k[i];
+    for (int off = LANES / 2; off > 0; off /= 2) s += __shfl_xor_sync(0xffffffffu, s, off);
+    if (valid) {
+      const float high = fmaxf(top[g], s), keep = weight(top[g], high), p = exp2f(s - high);
+      sum[g] = sum[g] * keep + p; top[g] = high;
+      for (int i = 0; i < 8; ++i) acc[g][i] = acc[g][i] * keep + p * v[i];
+    }
+  }
+};
+for (int base = start + warp * COLS; base < stop; base += DEEP * WARPS * COLS) {
+  float k[DEEP][8], v[DEEP][8];
+  bool valid[DEEP];
+#pragma unroll
+  for (int j = 0; j < DEEP; ++j) {
+    const int c = base + j * WARPS * COLS + sub;
+    valid[j] = c < stop;
+    for (int i = 0; i < 8; ++i) { k[j][i] = 0.0f; v[j][i] = 0.0f; }
+    if (valid[j]) {
+      const size_t at = (((size_t)table[row * pages + c / BLOCK] * H + head) * BLOCK + c % BLOCK) * D + part * 8;
+      Eight<T>::load(kpool + at, k[j]);
+      Eight<T>::load(vpool + at, v[j]);
+    }
+  }
+#pragma unroll
+  for (int g = 0; g < G; ++g) {
+    float s[DEEP];
+#pragma unroll
+    for (int j = 0; j < DEEP; ++j) {
+      s[j] = 0.0f;
+      for (int i = 0; i < 8; ++i) s[j] += qs[g][i] * k[j][i];
+    }
+    for (int off = LANES / 2; off > 0; off /= 2)
+#pragma unroll
+      for (int j = 0; j < DEEP; ++j) s[j] += __shfl_xor_sync(0xffffffffu, s[j], off);
+    float high = top[g];
+#pragma unroll
+    for (int j = 0; j < DEEP; ++j) if (valid[j]) high = fmaxf(high, s[j]);
+    if (valid[0]) {
+      const float keep = weight(top[g], high);
+      sum[g] *= keep; top[g] = high;
+      for (int i = 0; i < 8; ++i) acc[g][i] *= keep;
+#pragma unroll
+      for (int j = 0; j < DEEP; ++j) {
+        const float p = valid[j] ? exp2f(s[j] - high) : 0.0f;
+        sum[g] += p;
+        for (int i = 0; i < 8; ++i) acc[g][i] += p * v[j][i];
+      }
+    }
+  }
+}
+if (owns && warp == 0) {
+  float k[8], v[8];
+  const long kstep = knew_strides[3], vstep = vnew_strides[3];
+  load_any<T>(knew + row * knew_strides[0] + head * knew_strides[1] + part * 8 * kstep, kstep, k);
+  load_any<T>(vnew + row * vnew_strides[0] + head * vnew_strides[1] + part * 8 * vstep, vstep, v);
+  if (TURN) turn_eight<T, D>(k, turn + (size_t)row * D, part);
+  see(k, v, sub == 0);
+  if (sub == 0) {
+    const size_t page = table[row * pages + position / BLOCK];
+    const size_t at = ((page * H + head) * BLOCK + position % BLOCK) * D + part * 8;
+    T* kp = const_cast<T*>(kpool); T* vp = const_cast<T*>(vpool);
+    for (int i = 0; i < 8; ++i) { kp[at + i] = static_cast<T>(k[i]); vp[at + i] = static_cast<T>(v[i]); }
+  }
+}
+for (int off = LANES; off < 32; off *= 2)
+  for (int g = 0; g < G; ++g) {
+    const float top2 = __shfl_xor_sync(0xffffffffu, top[g], off), sum2 = __shfl_xor_sync(0xffffffffu, sum[g], off);
+    const float high = fmaxf(top[g], top2), a = weight(top[g], high), b = weight(top2, high);
+    sum[g] = sum[g] * a + sum2 * b;
+    for (int i = 0; i < 8; ++i) acc[g][i] = acc[g][i] * a + __shfl_xor_sync(0xffffffffu, acc[g][i], off) * b;
+    top[g] = high;
+  }
+__shared__ float tops[WARPS][G], sums[WARPS][G], accs[WARPS][G][D];
+if (sub == 0)
+  for (int g = 0; g < G; ++g) {
+    if (part == 0) { tops[warp][g] = top[g]; sums[warp][g] = sum[g]; }
+    for (int i = 0; i < 8; ++i) accs[warp][g][part * 8 + i] = acc[g][i];
+  }
+__syncthreads();
+for (int index = threadIdx.x; index < G * D; index += WARPS * 32) {
+  const int g = index / D, d = index % D;
+  float high = -INFINITY, total = 0.0f, value = 0.0f;
+  for (int w = 0; w < WARPS; ++w) high = fmaxf(high, tops[w][g]);
+  for (int w = 0; w < WARPS; ++w) {
+    const float scaled = weight(tops[w][g], high);
+    total += sums[w][g] * scaled;
+    value += accs[w][g][d] * scaled;
+  }
+  const size_t at = (size_t)row * H * G + head * G + g;
+  STORE
+}
+"""
+
+WHOLE = "out[at * D + d] = static_cast<T>(total > 0.0f ? value / total : 0.0f);"
+
+PART = """
+  part_out[(at * splits + split) * D + d] = value;
+  if (d == 0) { stat[(at * splits + split) * 2] = high; stat[(at * splits + split) * 2 + 1] = total; }
+"""
+
+MERGE = """
+const int d = threadIdx.x;
+const size_t at = blockIdx.y;
+const int splits = stat_shape[2];
+float high = -INFINITY, total = 0.0f, value = 0.0f;
+for (int s = 0; s < splits; ++s) high = fmaxf(high, stat[(at * splits + s) * 2]);
+for (int s = 0; s < splits; ++s) {
+  const float scaled = weight(stat[(at * splits + s) * 2], high);
+  total += stat[(at * splits + s) * 2 + 1] * scaled;
+  value += part[(at * splits + s) * D + d] * scaled;
+}
+out[at * D + d] = static_cast<T>(total > 0.0f ? value / total : 0.0f);
+"""
+
+FILL = """
+constexpr int LANES = D / 8;
+const int rows = ksrc_shape[0], capacity = ksrc_shape[2], width = pages_shape[1], most = min(capacity, width * BLOCK);
+const size_t index = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+const int part = index % LANES, c = index / LANES % most, head = index / LANES / most % H;
+const size_t row = index / LANES / most / H;
+if (row < rows && c < lengths[row]) {
+  const size_t from = ((row * H + head) * capacity + c) * D + part * 8;
+  const size_t at = (((size_t)pages[row * width + c / BLOCK] * H + head) * BLOCK + c % BLOCK) * D + part * 8;
+  T* kp = const_cast<T*>(kpool); T* vp = const_cast<T*>(vpool);
+  for (int i = 0; i < 8; ++i) { kp[at + i] = ksrc[from + i]; vp[at + i] = vsrc[from + i]; }
+}
+if (index == 0) done[0] = 1;
+"""
+
+SPLIT = """
+constexpr int EACH = 16 / sizeof(T);  // numbers of one load
+const int at = (blockIdx.x * blockDim.x + threadIdx.x) * EACH;
+const size_t row = blockIdx.y;
+if (at < A + B + C) {
+  const uint4 word = *reinterpret_cast<const uint4*>(whole + row * (A + B + C) + at);
+  T* to = at < A ? first + row * A + at : at < A + B ? second + row * B + at - A : third + row * C + at - A - B;
+  *reinterpret_cast<uint4*>(to) = word;
+}
+"""

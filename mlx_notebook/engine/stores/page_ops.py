@@ -1,0 +1,113 @@
+"""What the pool does with its pages, and the same with MLX's own operations.
+
+`StockPages` is the oracle of the kernels (`cuda_pages`, `metal_pages`), and what runs where none can.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, cast
+
+import mlx.core as mx
+
+from mlx_notebook.core.projection import BLOCK
+from mlx_notebook.engine.stores.late_rope import turned
+from mlx_notebook.engine.stores.pages import pages_for
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class LayerPool:
+    """One layer's keys and values: [pages, H, BLOCK, D] each."""
+
+    __slots__ = ("keys", "values")
+
+    def __init__(self, keys: mx.array, values: mx.array) -> None:
+        self.keys = keys
+        self.values = values
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both."""
+        return self.keys.nbytes + self.values.nbytes
+
+
+class PageOps(Protocol):
+    """What the pool store does with pages."""
+
+    in_place: bool
+
+    def fill(self, pool: LayerPool, pages: mx.array, keys: mx.array, values: mx.array, lengths: mx.array) -> mx.array:
+        """Write the first `lengths` [R] columns of rows [R, H, C, D] into their pages [R, M]; something to evaluate."""
+        ...
+
+    def attend(  # noqa: PLR0917 - one call, all of it needed
+        self,
+        pool: LayerPool,
+        queries: mx.array,
+        keys: mx.array,
+        values: mx.array,
+        table: mx.array,
+        positions: mx.array,
+        scale: float,
+        turn: mx.array | None = None,
+    ) -> mx.array:
+        """Write each row's new column [R, H, 1, D] at its position and attend, [R, Hq, 1, D].
+
+        `table` [R, M] names pages, `positions` [R] the columns held before; -1 is an idle place, which gets zeros
+        (its table names pages that are nobody's: it may be written to). With `turn` [R, D], queries and keys
+        have their rotary positions still to come (`late_rope`).
+        """
+        ...
+
+    def split(self, product: mx.array, cuts: list[int]) -> Sequence[mx.array]:
+        """The parts of a product [..., n] cut at these columns."""
+        ...
+
+
+class StockPages:
+    """The same with MLX's own operations: the oracle, and what runs where the kernel can't."""
+
+    in_place = False
+
+    def split(self, product: mx.array, cuts: list[int]) -> Sequence[mx.array]:
+        return list(mx.split(product, cuts, axis=-1))
+
+    def fill(self, pool: LayerPool, pages: mx.array, keys: mx.array, values: mx.array, lengths: mx.array) -> mx.array:
+        for row, columns in enumerate(cast("list[int]", lengths.tolist())):
+            count = pages_for(columns)
+            for name, source in (("keys", keys), ("values", values)):
+                _, heads, _, width = source.shape
+                padded = mx.pad(source[row, :, :columns], [(0, 0), (0, count * BLOCK - columns), (0, 0)])
+                target = getattr(pool, name)
+                target[pages[row, :count]] = padded.reshape(heads, count, BLOCK, width).transpose(1, 0, 2, 3)
+                setattr(pool, name, target)
+        return pool.keys
+
+    def attend(  # noqa: PLR0917
+        self,
+        pool: LayerPool,
+        queries: mx.array,
+        keys: mx.array,
+        values: mx.array,
+        table: mx.array,
+        positions: mx.array,
+        scale: float,
+        turn: mx.array | None = None,
+    ) -> mx.array:
+        queries, keys = turned(queries, turn), turned(keys, turn)
+        rows, width = table.shape
+        at = mx.maximum(positions, 0)
+        page = mx.take_along_axis(table, (at // BLOCK)[:, None], axis=1)[:, 0]
+        column = at % BLOCK
+        for name, new in (("keys", keys), ("values", values)):
+            target = getattr(pool, name)
+            target[page, :, column] = new[:, :, 0]  # an idle place's table names the page that is nobody's
+            setattr(pool, name, target)
+        held = [
+            array[table].transpose(0, 2, 1, 3, 4).reshape(rows, array.shape[1], width * BLOCK, array.shape[3])
+            for array in (pool.keys, pool.values)
+        ]
+        mask = (mx.arange(width * BLOCK)[None] <= at[:, None])[:, None, None]
+        seen = mx.fast.scaled_dot_product_attention(queries, *held, scale=scale, mask=mask)
+        return mx.where((positions >= 0)[:, None, None, None], seen, 0)
