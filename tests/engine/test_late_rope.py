@@ -56,7 +56,7 @@ class Twisted(Module):
 class Asks(Module):
     """Wants more than a position."""
 
-    def __call__(self, x: mx.array, offset: Any, length: int) -> mx.array:
+    def __call__(self, x: mx.array, offset: Any, length: int) -> mx.array:  # noqa: ARG002
         return x * length
 
 

@@ -9,8 +9,8 @@ import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
 from mlx_notebook.engine.stores.caches import make_caches
-from mlx_notebook.engine.stores.joined import joined
 from mlx_notebook.engine.stores.cuda_pages import CudaPages, kernel_serves
+from mlx_notebook.engine.stores.joined import joined
 from mlx_notebook.engine.stores.late_rope import Turns
 from mlx_notebook.engine.stores.page_check import agrees_with_stock
 from mlx_notebook.engine.stores.pool import PoolStore
@@ -31,7 +31,7 @@ def pools(model: Any) -> list[Callable[[], Store]]:
 
     def split(product: mx.array, cuts: list[int]) -> Sequence[mx.array]:
         # Only a late rope leaves queries and keys as they are; whatever computes with slices copies them first.
-        return mx.split(product, cuts, axis=-1) if turns.late else ops.split(product, cuts)
+        return list(mx.split(product, cuts, axis=-1)) if turns.late else ops.split(product, cuts)
 
     twin = joined(model, split, turns)  # once: the probe makes stores of its own, and weights are large
 

@@ -116,6 +116,6 @@ def key_of(rope: Any, width: int) -> bytes | None:
     try:
         turn = angles(rope, width, offset)
         apart = float(mx.max(mx.abs(rope(x, offset=offset) - turned(x, turn))))
-        return bytes(memoryview(turn)) if apart <= NOISE else None
+        return repr(turn.tolist()).encode() if apart <= NOISE else None
     except Exception:  # noqa: BLE001 - a rope of another kind may want anything else; then it is not for us
         return None

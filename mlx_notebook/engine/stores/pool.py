@@ -191,7 +191,7 @@ class PoolStore:
         self._held |= {id(one.row): one for one in held}
         self._live = None
         pages = _table([one.pages[: pages_for(n)] for one, n in zip(held, lengths, strict=True)])
-        columns = mx.array(lengths, dtype=mx.int32)
+        columns = mx.array(list(lengths), dtype=mx.int32)
         # Evaluated now: what is updated in place must be ordered before the step that reads it.
         mx.eval(
             [
