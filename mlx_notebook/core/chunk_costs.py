@@ -2,7 +2,8 @@
 
 A forward reads all weights whatever it computes, so that twice the tokens cost less than twice the time, and how much
 less depends on the machine. So each size has a measured time of its own; one that was never run is guessed from its
-neighbour, and tried one doubling at a time.
+neighbour, and tried one doubling at a time. What attention takes grows with the columns that a chunk looks back at:
+that comes on top, as so much for each pair of a token and a column.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ GROWTH = 1.5
 FEWEST = SIZES[0] * 3 // 4
 """Fewer tokens than this are no chunk of any size: what they take, mostly the weights' reading, says little of one."""
 
+NEAR = 64
+"""So few columns to look back at are learned nothing from but what the weights take."""
+
 WEIGHT = 0.3
 """Of a new measurement in the running mean."""
 
@@ -32,13 +36,29 @@ class ChunkCosts:
     def __init__(self, token_ns: float) -> None:
         self._token_ns = token_ns
         self._seen: dict[int, float] = {}
+        self._excess = 0.0
+        self._pairs = 0.0
 
-    def learn(self, tokens: int, spent_ns: int) -> None:
-        """A forward over this many tokens took so long."""
+    def learn(self, tokens: int, spent_ns: int, columns: int = 0) -> None:
+        """A forward over this many tokens, with so many columns before each row's first, took so long."""
         if tokens < FEWEST or spent_ns <= 0:
             return
         size = min(SIZES, key=lambda one: abs(log2(tokens / one)))
-        before = self._seen.get(size, float(spent_ns))
+        near = max(spent_ns / 2, spent_ns - self._looking_back(tokens, columns))
+        if columns <= NEAR:
+            self._learn_near(size, near)
+            return
+        if size not in self._seen:
+            self._learn_near(size, min([near, *(known for other, known in self._seen.items() if other > size)]))
+        excess = spent_ns - self._seen[size]
+        if excess < 0:  # without the columns it would have been less still
+            self._learn_near(size, spent_ns)
+        # Sums, not a mean of quotients: a few columns say little of what one of them takes.
+        self._excess += max(0.0, excess) - WEIGHT * self._excess
+        self._pairs += tokens * columns - WEIGHT * self._pairs
+
+    def _learn_near(self, size: int, spent_ns: float) -> None:
+        before = self._seen.get(size, spent_ns)
         cost = self._seen[size] = before + WEIGHT * (spent_ns - before)
         for other, known in self._seen.items():
             # More tokens never cost less, and never more in proportion: what a stall once made of a size is forgotten.
@@ -46,8 +66,14 @@ class ChunkCosts:
             if known > most:
                 self._seen[other] = known + WEIGHT * (most - known)
 
-    def of(self, size: int) -> float:
-        """The expected cost of one of SIZES."""
+    def of(self, size: int, columns: int = 0) -> float:
+        """The expected cost of one of SIZES after so many columns."""
+        return self._near(size) + self._looking_back(size, columns)
+
+    def _looking_back(self, tokens: int, columns: int) -> float:
+        return tokens * columns * self._excess / self._pairs if self._pairs else 0.0
+
+    def _near(self, size: int) -> float:
         if not self._seen:
             return size * self._token_ns
         if size in self._seen:
@@ -56,7 +82,8 @@ class ChunkCosts:
         near = max(smaller) if smaller else min(self._seen)
         return float(self._seen[near] * GROWTH ** log2(size / near))
 
-    def largest_within(self, target_ns: float) -> int:
+    def largest_within(self, target_ns: float, columns: int = 0) -> int:
         """The largest size that is expected to take no longer; the smallest one at least."""
         most = 2 * max(self._seen) if self._seen else SIZES[-1]
-        return max((size for size in SIZES if size <= most and self.of(size) <= target_ns), default=SIZES[0])
+        fitting = (size for size in SIZES if size <= most and self.of(size, columns) <= target_ns)
+        return max(fitting, default=SIZES[0])

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 TARGET_NS = 50_000_000
 """How long running rows may wait for one chunk, beside the time of a step."""
 
+AIM = 0.8
+"""Share of the target that a chunk is planned to take: those of one size differ by about the rest."""
+
 ALONE_FACTOR = 8
 """While nobody writes nobody waits, but cancels are looked at between chunks: so not without limit."""
 
@@ -58,31 +61,33 @@ class ChunkPlanner:
         self._costs = ChunkCosts(token_ns)
         self._step_ns = 0.0
 
-    def learn(self, padded_tokens: int, spent_ns: int) -> None:
-        """A forward over this many prompt tokens (padding counted) took so long."""
-        self._costs.learn(padded_tokens, spent_ns)
+    def learn(self, padded_tokens: int, spent_ns: int, columns: int = 0) -> None:
+        """A forward over this many prompt tokens (padding counted), after so many columns a row, took so long."""
+        self._costs.learn(padded_tokens, spent_ns, columns)
 
     def learn_forward(self, parts: Sequence[PrefillPart], spent_ns: int) -> None:
         """The forward over these parts took so long. Where nothing had to be computed there is nothing to learn."""
-        computed = [part.computed for part in parts if part.computed > 0]
-        self.learn(max(computed, default=0) * len(computed), spent_ns)
+        computed = [part for part in parts if part.computed > 0]
+        if computed:
+            columns = sum(part.start for part in computed) // len(computed)
+            self.learn(max(part.computed for part in computed) * len(computed), spent_ns, columns)
 
     def learn_step(self, spent_ns: int) -> None:
         """A decode step took so long."""
         self._step_ns += WEIGHT * (min(spent_ns, MOST_OF_A_STEP_NS) - self._step_ns)
 
-    def budget(self, *, rows_wait: bool) -> int:
-        """Tokens of one forward now; `rows_wait` says whether any row is writing."""
+    def budget(self, *, rows_wait: bool, columns: int = 0) -> int:
+        """Tokens of one forward now, after so many columns; `rows_wait` says whether any row is writing."""
         if self.fixed is not None:
             return self.fixed
-        target = TARGET_NS + self._step_ns if rows_wait else TARGET_NS * ALONE_FACTOR
-        return self._costs.largest_within(target)
+        target = AIM * TARGET_NS + self._step_ns if rows_wait else TARGET_NS * ALONE_FACTOR
+        return self._costs.largest_within(target, columns)
 
     def plan(self, rows: Sequence[Row], *, rows_wait: bool) -> tuple[PrefillPart, ...]:
         """The next forward for these rows (in turn order); empty if there are none."""
         if not rows:
             return ()
-        budget = self.budget(rows_wait=rows_wait)
+        budget = self.budget(rows_wait=rows_wait, columns=rows[0].prefilled)
         first = self._part(rows[0], budget)
         if self.fixed is not None or not self.together or not first.last:
             return (first,)
