@@ -76,7 +76,7 @@ def _give_back(name: str) -> None:
 
 
 def _routed(original: Callable[..., mx.array]) -> Callable[..., mx.array]:
-    def scaled_dot_product_attention(queries: mx.array, keys: Any, values: Any, *args: Any, **kwargs: Any) -> mx.array:
+    def scaled_dot_product_attention(queries: Any, keys: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
         if type(keys) is Ragged:
             return attend_as_called(original, queries, keys, values, *args, **kwargs)
         if type(keys) is Paged:

@@ -17,8 +17,7 @@ from mlx_notebook.engine.attention import AttentionRoute
 from mlx_notebook.engine.parity import choose_store
 from mlx_notebook.engine.stores.caches import arrays_of, detach, make_caches, twin
 from mlx_notebook.engine.stores.joined import joined
-from mlx_notebook.engine.stores.late_rope import Turns
-from mlx_notebook.engine.stores.late_sum import Sums
+from mlx_notebook.engine.stores.late import Late
 from mlx_notebook.engine.stores.page_check import agrees_with_stock
 from mlx_notebook.engine.stores.page_ops import StockPages
 from mlx_notebook.engine.stores.pages import SCRATCH, STEP, Pages, pages_for
@@ -50,13 +49,13 @@ def started(store: PoolStore, model: Any, tokens: list[int], body: int) -> TestR
 
 
 def pool_of(model: Any, late: bool) -> PoolStore:
-    """A pool over stock operations; `late`: ropes and sums are left to them, as to a kernel."""
+    """A pool over stock operations; `late`: heads and ropes are left to them, as to a kernel."""
     if not late:
         return PoolStore(model, StockPages())
     ops = StockPages()
-    turns, sums = Turns(model.layers[0].self_attn.rope.dims), Sums(ops)
-    store = PoolStore(model, ops, twin=joined(model, ops.split, turns, sums), turns=turns)
-    assert turns.found == sums.found == len(model.layers)
+    state = Late(model.layers[0].self_attn.rope.dims, ops.split)
+    store = PoolStore(model, ops, twin=joined(model, state.split, state), late=state)
+    assert state.found == len(model.layers)
     return store
 
 

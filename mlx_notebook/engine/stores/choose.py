@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
@@ -12,13 +11,12 @@ from mlx_lm.models.cache import KVCache
 from mlx_notebook.engine.stores.caches import make_caches
 from mlx_notebook.engine.stores.cuda_pages import CudaPages, kernel_serves
 from mlx_notebook.engine.stores.joined import joined
-from mlx_notebook.engine.stores.late_rope import Turns
-from mlx_notebook.engine.stores.late_sum import Sums
+from mlx_notebook.engine.stores.late import Late
 from mlx_notebook.engine.stores.page_check import agrees_with_stock
 from mlx_notebook.engine.stores.pool import PoolStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from mlx_notebook.engine.stores.store import Store
 
@@ -29,20 +27,14 @@ def pools(model: Any) -> list[Callable[[], Store]]:
     if found is None:
         return []
     ops, width = found
-    turns, sums = Turns(width), Sums(ops)
+    late = Late(width, ops.split)
+    twin = joined(model, late.split, late)  # once: the probe makes stores of its own, and weights are large
 
-    def split(whole: mx.array, cuts: list[int]) -> Sequence[mx.array]:
-        # Only a late rope leaves queries and keys as they are; whatever computes with slices copies them first.
-        return list(mx.split(whole, cuts, axis=-1)) if turns.late else ops.split(whole, cuts)
+    def make(on: bool) -> Store:
+        late.on = on
+        return PoolStore(model, ops, twin=twin, late=late)
 
-    twin = joined(model, split, turns, sums)  # once: the probe makes stores of its own, and weights are large
-
-    def make(ropes: bool, blocks: bool) -> Store:
-        turns.late, sums.late = ropes, blocks
-        return PoolStore(model, ops, twin=twin, turns=turns)
-
-    ways = product((True, False) if turns.found else (False,), (True, False) if sums.found else (False,))
-    return [partial(make, ropes, blocks) for ropes, blocks in ways]
+    return [partial(make, on) for on in ((True, False) if late.found else (False,))]
 
 
 def _kernel_for(model: Any) -> tuple[CudaPages, int] | None:

@@ -10,10 +10,12 @@ import mlx.core as mx
 
 from mlx_notebook.core.projection import BLOCK
 from mlx_notebook.engine.stores import cuda_source as source
+from mlx_notebook.engine.stores.late import NotForLateError, Seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mlx_notebook.engine.stores.late import Heads
     from mlx_notebook.engine.stores.page_ops import LayerPool
 
 
@@ -25,13 +27,12 @@ class CudaPages:
     def __init__(self) -> None:
         inputs = ["q", "knew", "vnew", "kpool", "vpool", "table", "positions", "turn"]
         whole, part = (source.ATTEND.replace("STORE", way) for way in (source.WHOLE, source.PART))
-        self._attend_whole = _kernel("mlxnb_attend_pages", inputs, ["out"], whole, strided=True)
-        self._attend_part = _kernel("mlxnb_attend_spans", inputs, ["part_out", "stat"], part, strided=True)
+        self._attend_whole = _kernel("mlxnb_attend_pages", inputs, ["out"], whole)
+        self._attend_part = _kernel("mlxnb_attend_spans", inputs, ["part_out", "stat"], part)
         self._merge = _kernel("mlxnb_merge_spans", ["part", "stat"], ["out"], source.MERGE)
         filled = ["ksrc", "vsrc", "kpool", "vpool", "pages", "lengths"]
         self._fill = _kernel("mlxnb_fill_pages", filled, ["done"], source.FILL)
         self._split = _kernel("mlxnb_split_three", ["whole"], ["first", "second", "third"], source.SPLIT)
-        self._add_norm = _kernel("mlxnb_add_norm", ["x", "more", "weight_of"], ["sum", "normed"], source.ADD_NORM)
         self._no_turn = mx.zeros(1)
         mx.eval(self._no_turn)  # made once: steps are traced with it
 
@@ -56,21 +57,6 @@ class CudaPages:
         )
         return parts
 
-    def add_norm(self, x: mx.array, more: mx.array, weight: mx.array, eps: float) -> tuple[mx.array, mx.array]:
-        width = x.shape[-1]
-        if width % 8 or not x.dtype == more.dtype == weight.dtype:
-            total = x + more
-            return total, mx.fast.rms_norm(total, weight, eps)
-        outputs: list[mx.array] = self._add_norm(
-            inputs=[x, more, weight],
-            template=[("T", x.dtype), ("D", width), ("EPS_BITS", _bits_of(eps))],
-            grid=(x.size // width * 256, 1, 1),
-            threadgroup=(256, 1, 1),
-            output_shapes=[x.shape, x.shape],
-            output_dtypes=[x.dtype, x.dtype],
-        )
-        return outputs[0], outputs[1]
-
     def fill(self, pool: LayerPool, pages: mx.array, keys: mx.array, values: mx.array, lengths: mx.array) -> mx.array:
         rows, heads, capacity, width = keys.shape
         threads = rows * heads * min(capacity, pages.shape[1] * BLOCK) * (width // 8)
@@ -93,43 +79,73 @@ class CudaPages:
         table: mx.array,
         positions: mx.array,
         scale: float,
-        turn: mx.array | None = None,
     ) -> mx.array:
         rows, heads, _, width = queries.shape
-        own = keys.shape[1]
-        splits = -(-table.shape[1] * BLOCK // source.SPAN)
+        shape = (rows, heads, 1, width)
+        lying = [("QROW", heads * width), ("KROW", keys.shape[1] * width), ("K0", 0), ("V0", 0)]
+        return self._attend(pool, [queries, keys, values], lying, heads, table, positions, scale, None, shape)
+
+    def attend_heads(  # noqa: PLR0917
+        self,
+        pool: LayerPool,
+        queries: Heads,
+        keys: Heads,
+        values: Heads,
+        table: mx.array,
+        positions: mx.array,
+        scale: float,
+    ) -> Seen:
+        product = queries.product
+        if queries.start or queries.turn is not keys.turn or values.turn is not None:
+            raise NotForLateError("queries and keys turned alike, values not, are what the kernel takes")
+        rows, _, numbers = product.shape
+        lying = [("QROW", numbers), ("KROW", numbers), ("K0", keys.start), ("V0", values.start)]
+        shape = (rows, 1, queries.stop)
+        heads, turn = queries.count, queries.turn
+        return Seen(self._attend(pool, [product] * 3, lying, heads, table, positions, scale, turn, shape))
+
+    def _attend(  # noqa: PLR0917
+        self,
+        pool: LayerPool,
+        new: list[mx.array],
+        lying: list[tuple[str, int]],
+        heads: int,
+        table: mx.array,
+        positions: mx.array,
+        scale: float,
+        turn: mx.array | None,
+        shape: tuple[int, ...],
+    ) -> mx.array:
+        """One launch, where all rows fit into one span, else two."""
+        rows, pages = table.shape
+        _, own, _, width = pool.keys.shape
+        splits = -(-pages * BLOCK // source.SPAN)
         whole = splits == 1
-        dtype = queries.dtype
-        shapes = [(rows, heads, width)] if whole else [(rows, heads, splits, width), (rows, heads, splits, 2)]
+        dtype = new[0].dtype
         outputs: list[mx.array] = (self._attend_whole if whole else self._attend_part)(
-            inputs=[
-                *(queries, keys, values, pool.keys, pool.values, table, positions),
-                self._no_turn if turn is None else turn,
-            ],
+            inputs=[*new, pool.keys, pool.values, table, positions, self._no_turn if turn is None else turn],
             template=[
-                ("T", dtype),
-                ("H", own),
-                ("G", heads // own),
-                ("D", width),
+                *(("T", dtype), ("H", own), ("G", heads // own), ("D", width)),
+                *lying,
                 ("TURN", int(turn is not None)),
                 ("SCALE_BITS", _bits_of(scale * math.log2(math.e))),
             ],
             grid=(splits * source.WARPS * 32, own, rows),
             threadgroup=(source.WARPS * 32, 1, 1),
-            output_shapes=shapes,
+            output_shapes=[shape] if whole else [(rows, heads, splits, width), (rows, heads, splits, 2)],
             output_dtypes=[dtype] if whole else [mx.float32, mx.float32],
         )
         if whole:
-            return outputs[0][:, :, None]
+            return outputs[0]
         merged: list[mx.array] = self._merge(
             inputs=outputs,
             template=[("T", dtype), ("D", width)],
             grid=(width, rows * heads, 1),
             threadgroup=(width, 1, 1),
-            output_shapes=[(rows, heads, width)],
+            output_shapes=[shape],
             output_dtypes=[dtype],
         )
-        return merged[0][:, :, None]
+        return merged[0]
 
 
 def _bits_of(number: float) -> int:
@@ -138,17 +154,9 @@ def _bits_of(number: float) -> int:
     return bits
 
 
-def _kernel(
-    name: str, inputs: list[str], outputs: list[str], code: str, *, strided: bool = False
-) -> Callable[..., Any]:
-    """`strided`: inputs come as they lie, and the code looks at their strides."""
+def _kernel(name: str, inputs: list[str], outputs: list[str], code: str) -> Callable[..., Any]:
     made: Any = mx.fast.cuda_kernel(
-        name=name,
-        input_names=inputs,
-        output_names=outputs,
-        source=code,
-        header=source.HEADER,
-        ensure_row_contiguous=not strided,
+        name=name, input_names=inputs, output_names=outputs, source=code, header=source.HEADER
     )
     kernel: Callable[..., Any] = made
     return kernel

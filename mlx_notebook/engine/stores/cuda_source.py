@@ -4,7 +4,8 @@ Attention: one block serves one row, one key/value head and one span of columns;
 key that is read. Eight numbers a lane are one load; running maximum and sum are kept in float32, a softmax in base 2.
 The new column is taken from its inputs, turned to its position where that is still to be done, and written into its
 page by the block whose span it ends. Long rows are split at fixed columns and merged, so that a row's bits depend on
-its own length alone. What has just been computed may lie as a slice of something larger: its strides are used.
+its own length alone. New queries, keys and values may be columns of one product: QROW and KROW are the numbers from
+one row to the next, K0 and V0 where keys and values begin.
 
 Source of the method: Dao et al., FlashAttention; Dao et al., Flash-Decoding (split over columns); Kwon et
 al., PagedAttention. The code is our own.
@@ -44,10 +45,6 @@ template <> struct Eight<float> {
     x[0] = a.x; x[1] = a.y; x[2] = a.z; x[3] = a.w; x[4] = b.x; x[5] = b.y; x[6] = b.z; x[7] = b.w;
   }
 };
-template <typename T> __device__ inline void load_any(const T* p, long step, float* x) {
-  if (step == 1 && reinterpret_cast<size_t>(p) % 16 == 0) Eight<T>::load(p, x);
-  else for (int i = 0; i < 8; ++i) x[i] = static_cast<float>(p[i * step]);
-}
 template <typename T, int D> __device__ inline void turn_eight(float* x, const float* turn, int part) {
   constexpr int HALF = D / 2;
   const int low = part * 8 % HALF;
@@ -74,7 +71,7 @@ const int start = split * SPAN, stop = min(position, start + SPAN);
 const bool owns = position >= start && position < start + SPAN;
 float qs[G][8], acc[G][8], top[G], sum[G];
 for (int g = 0; g < G; ++g) {
-  load_any<T>(q + row * q_strides[0] + (head * G + g) * q_strides[1] + part * 8 * q_strides[3], q_strides[3], qs[g]);
+  Eight<T>::load(q + (size_t)row * QROW + (head * G + g) * D + part * 8, qs[g]);
   if (TURN) turn_eight<T, D>(qs[g], turn + (size_t)row * D, part);
   top[g] = -INFINITY; sum[g] = 0.0f;
   for (int i = 0; i < 8; ++i) { qs[g][i] *= scale; acc[g][i] = 0.0f; }
@@ -134,9 +131,9 @@ for (int base = start + warp * COLS; base < stop; base += DEEP * WARPS * COLS) {
 }
 if (owns && warp == 0) {
   float k[8], v[8];
-  const long kstep = knew_strides[3], vstep = vnew_strides[3];
-  load_any<T>(knew + row * knew_strides[0] + head * knew_strides[1] + part * 8 * kstep, kstep, k);
-  load_any<T>(vnew + row * vnew_strides[0] + head * vnew_strides[1] + part * 8 * vstep, vstep, v);
+  const size_t from = (size_t)row * KROW + head * D + part * 8;
+  Eight<T>::load(knew + K0 + from, k);
+  Eight<T>::load(vnew + V0 + from, v);
   if (TURN) turn_eight<T, D>(k, turn + (size_t)row * D, part);
   see(k, v, sub == 0);
   if (sub == 0) {
@@ -219,45 +216,5 @@ if (at < A + B + C) {
   const uint4 word = *reinterpret_cast<const uint4*>(whole + row * (A + B + C) + at);
   T* to = at < A ? first + row * A + at : at < A + B ? second + row * B + at - A : third + row * C + at - A - B;
   *reinterpret_cast<uint4*>(to) = word;
-}
-"""
-
-ADD_NORM = """
-constexpr int THREADS = 256, EACH = (D / 8 + THREADS - 1) / THREADS;
-const size_t row = blockIdx.x;
-const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-const float eps = __int_as_float(EPS_BITS);
-float kept[EACH][8], squares = 0.0f;
-#pragma unroll
-for (int j = 0; j < EACH; ++j) {
-  const int at = (j * THREADS + threadIdx.x) * 8;
-  if (at < D) {
-    float other[8];
-    Eight<T>::load(x + row * D + at, kept[j]);
-    Eight<T>::load(more + row * D + at, other);
-    for (int i = 0; i < 8; ++i) {
-      const T whole = static_cast<T>(kept[j][i] + other[i]);
-      sum[row * D + at + i] = whole;
-      kept[j][i] = static_cast<float>(whole);
-      squares += kept[j][i] * kept[j][i];
-    }
-  }
-}
-for (int off = 16; off > 0; off /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, off);
-__shared__ float parts[THREADS / 32];
-if (lane == 0) parts[warp] = squares;
-__syncthreads();
-float total = 0.0f;
-for (int w = 0; w < THREADS / 32; ++w) total += parts[w];
-const float inverse = rsqrtf(total / D + eps);
-#pragma unroll
-for (int j = 0; j < EACH; ++j) {
-  const int at = (j * THREADS + threadIdx.x) * 8;
-  if (at < D) {
-    float by[8];
-    Eight<T>::load(weight_of + at, by);
-    for (int i = 0; i < 8; ++i)
-      normed[row * D + at + i] = static_cast<T>(static_cast<float>(static_cast<T>(kept[j][i] * inverse)) * by[i]);
-  }
 }
 """

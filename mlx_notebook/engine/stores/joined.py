@@ -21,44 +21,45 @@ from mlx.nn.layers.linear import Linear
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mlx_notebook.engine.stores.late_rope import Turns
-    from mlx_notebook.engine.stores.late_sum import Sums
+    from mlx_notebook.engine.stores.late import Late
 
-    Split = Callable[[mx.array, list[int]], Sequence[mx.array]]
+    Split = Callable[[mx.array, list[int]], Sequence[Any]]
 
 ROPE = "rope"
 SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
-def joined(model: Any, split: Split, turns: Turns | None = None, sums: Sums | None = None) -> Any:
+def joined(model: Any, split: Split, late: Late | None = None) -> Any:
     """A twin of the model with sibling projections joined; plain `nn.Linear` only, others stay as they are.
 
     Args:
         model: an mlx-lm model, or a part of one.
         split: gives the parts of a product [..., n] cut at these columns.
-        turns: takes over the model's ropes, where that can be; None leaves them.
-        sums: takes over the sums between a model's blocks and norms, likewise.
+        late: takes over the model's ropes, where that can be; None leaves them.
     """
     twin = copy.copy(model)
     for key, child in model.items():
         is_rope = key == ROPE and isinstance(child, Module)
-        twin[key] = turns.rope(child) if is_rope and turns is not None else _twin_of(child, split, turns, sums)
+        twin[key] = late.rope(child) if is_rope and late is not None else _twin_of(child, split, late)
     for names in SIBLINGS:
         linears = [model.get(name) for name in names]
         if _alike(linears):
             group = _Group(linears, split)
             for at, name in enumerate(names):
                 twin[name] = _Part(group, at)
-    return twin if sums is None else sums.instead_of(twin)
+    for name, child in twin.items():
+        if type(child) is Linear:
+            twin[name] = _Single(child)
+    return twin
 
 
-def _twin_of(child: Any, split: Split, turns: Turns | None, sums: Sums | None) -> Any:
+def _twin_of(child: Any, split: Split, late: Late | None) -> Any:
     if isinstance(child, Module):
-        return joined(child, split, turns, sums)
+        return joined(child, split, late)
     if isinstance(child, list | tuple):
-        return type(child)(_twin_of(one, split, turns, sums) for one in child)
+        return type(child)(_twin_of(one, split, late) for one in child)
     if isinstance(child, dict):
-        return {key: _twin_of(one, split, turns, sums) for key, one in child.items()}
+        return {key: _twin_of(one, split, late) for key, one in child.items()}
     return child
 
 
@@ -81,15 +82,14 @@ class _Group:
         for one, weight in zip(linears, mx.split(self._weight, self._cuts), strict=True):
             one.weight = weight
         mx.eval(self._weight, self._bias, [one.weight for one in linears])
+        self._across = _across(self._weight)
         self._input: mx.array | None = None
-        self._parts: Sequence[mx.array] = ()
+        self._parts: Sequence[Any] = ()
 
-    def part(self, at: int, x: mx.array) -> mx.array:
+    def part(self, at: int, x: mx.array) -> Any:
         """The product [..., n] of one of them with x [..., D]."""
         if x is not self._input:
-            weight = self._weight.T
-            product = x @ weight if self._bias is None else mx.addmm(self._bias, x, weight)
-            self._input, self._parts = x, self._split(product, self._cuts)
+            self._input, self._parts = x, self._split(_product(x, self._across, self._bias), self._cuts)
         found = self._parts[at]
         if at == self._last:  # asked last as a rule; what is being traced must not outlive its trace
             self._input, self._parts = None, ()
@@ -105,5 +105,29 @@ class _Part:
         self._group = group
         self._at = at
 
-    def __call__(self, x: mx.array) -> mx.array:
+    def __call__(self, x: mx.array) -> Any:
         return self._group.part(self._at, x)
+
+
+class _Single:
+    """Stands where a linear layer without siblings stood."""
+
+    __slots__ = ("_across", "_bias")
+
+    def __init__(self, linear: Linear) -> None:
+        self._across = _across(linear.weight)
+        self._bias = linear.bias if "bias" in linear else None
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return _product(x, self._across, self._bias)
+
+
+def _across(weight: mx.array) -> mx.array:
+    """The weight transposed, a view: once, not an operation more at every step."""
+    view = weight.T
+    mx.eval(view)
+    return view
+
+
+def _product(x: mx.array, across: mx.array, bias: mx.array | None) -> mx.array:
+    return x @ across if bias is None else mx.addmm(bias, x, across)

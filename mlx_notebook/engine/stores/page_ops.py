@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Protocol, cast
 import mlx.core as mx
 
 from mlx_notebook.core.projection import BLOCK
-from mlx_notebook.engine.stores.late_rope import turned
+from mlx_notebook.engine.stores.late import HEADS_FIRST, Seen
 from mlx_notebook.engine.stores.pages import pages_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from mlx_notebook.engine.stores.late import Heads
 
 
 class LayerPool:
@@ -50,18 +52,25 @@ class PageOps(Protocol):
         table: mx.array,
         positions: mx.array,
         scale: float,
-        turn: mx.array | None = None,
     ) -> mx.array:
         """Write each row's new column [R, H, 1, D] at its position and attend, [R, Hq, 1, D].
 
         `table` [R, M] names pages, `positions` [R] the columns held before; -1 is an idle place, which gets zeros
-        (its table names pages that are nobody's: it may be written to). With `turn` [R, D], queries and keys
-        have their rotary positions still to come (`late_rope`).
+        (its table names pages that are nobody's: it may be written to).
         """
         ...
 
-    def add_norm(self, x: mx.array, more: mx.array, weight: mx.array, eps: float) -> tuple[mx.array, mx.array]:
-        """`x + more` [..., D], and that sum divided by its root mean square, times `weight` [D]."""
+    def attend_heads(  # noqa: PLR0917
+        self,
+        pool: LayerPool,
+        queries: Heads,
+        keys: Heads,
+        values: Heads,
+        table: mx.array,
+        positions: mx.array,
+        scale: float,
+    ) -> Seen:
+        """The same of heads that are columns of one product."""
         ...
 
     def split(self, product: mx.array, cuts: list[int]) -> Sequence[mx.array]:
@@ -76,10 +85,6 @@ class StockPages:
 
     def split(self, product: mx.array, cuts: list[int]) -> Sequence[mx.array]:
         return list(mx.split(product, cuts, axis=-1))
-
-    def add_norm(self, x: mx.array, more: mx.array, weight: mx.array, eps: float) -> tuple[mx.array, mx.array]:
-        total = x + more
-        return total, mx.fast.rms_norm(total, weight, eps)
 
     def fill(self, pool: LayerPool, pages: mx.array, keys: mx.array, values: mx.array, lengths: mx.array) -> mx.array:
         for row, columns in enumerate(cast("list[int]", lengths.tolist())):
@@ -101,9 +106,7 @@ class StockPages:
         table: mx.array,
         positions: mx.array,
         scale: float,
-        turn: mx.array | None = None,
     ) -> mx.array:
-        queries, keys = turned(queries, turn), turned(keys, turn)
         rows, width = table.shape
         at = mx.maximum(positions, 0)
         page = mx.take_along_axis(table, (at // BLOCK)[:, None], axis=1)[:, 0]
@@ -119,3 +122,16 @@ class StockPages:
         mask = (mx.arange(width * BLOCK)[None] <= at[:, None])[:, None, None]
         seen = mx.fast.scaled_dot_product_attention(queries, *held, scale=scale, mask=mask)
         return mx.where((positions >= 0)[:, None, None, None], seen, 0)
+
+    def attend_heads(  # noqa: PLR0917
+        self,
+        pool: LayerPool,
+        queries: Heads,
+        keys: Heads,
+        values: Heads,
+        table: mx.array,
+        positions: mx.array,
+        scale: float,
+    ) -> Seen:
+        seen = self.attend(pool, queries.array(), keys.array(), values.array(), table, positions, scale)
+        return Seen(seen.transpose(*HEADS_FIRST).flatten(-2))

@@ -20,7 +20,7 @@ from mlx_lm.models.cache import KVCache
 from mlx_notebook.core.projection import BLOCK
 from mlx_notebook.engine.stores.caches import make_caches
 from mlx_notebook.engine.stores.joined import joined
-from mlx_notebook.engine.stores.late_rope import Turns
+from mlx_notebook.engine.stores.late import Heads
 from mlx_notebook.engine.stores.page_ops import LayerPool
 from mlx_notebook.engine.stores.pages import SCRATCH, Pages, pages_for
 from mlx_notebook.engine.stores.rows import RowsStore
@@ -28,8 +28,11 @@ from mlx_notebook.engine.stores.rows import RowsStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mlx_notebook.engine.stores.late import Late, Seen
     from mlx_notebook.engine.stores.page_ops import PageOps
     from mlx_notebook.engine.stores.store import F, Fed
+
+    New = mx.array | Heads
 
 
 ALONE = False
@@ -38,10 +41,10 @@ ALONE = False
 class _Step:
     """What all layers of one forward share: one array of positions, so that angles are computed once."""
 
-    __slots__ = ("offset", "ops", "positions", "table", "turns")
+    __slots__ = ("offset", "ops", "positions", "table")
 
-    def __init__(self, ops: PageOps, turns: Turns, table: mx.array, positions: mx.array) -> None:
-        self.ops, self.turns, self.table, self.positions = ops, turns, table, positions
+    def __init__(self, ops: PageOps, table: mx.array, positions: mx.array) -> None:
+        self.ops, self.table, self.positions = ops, table, positions
         self.offset = mx.maximum(positions, 0)
 
 
@@ -55,15 +58,21 @@ class PagedCache:
     def make_mask(self, *_args: Any, **_kwargs: Any) -> None:
         """None: every row sees its own columns and nothing else."""
 
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Paged, Paged]:
+    def update_and_fetch(self, keys: New, values: New) -> tuple[Paged, Paged]:
         """Nothing is written yet: attention does both."""
         return Paged(keys, self), Paged(values, self)
 
-    def attend(self, queries: mx.array, keys: Paged, values: Paged, scale: float) -> mx.array:
+    def attend(self, queries: New, keys: Paged, values: Paged, scale: float) -> mx.array | Seen:
         """One new token a row over its own pages."""
-        step = self._step
-        queries, new, turn = step.turns.both(queries, keys.new)
-        return step.ops.attend(self._pool, queries, new, values.new, step.table, step.positions, scale, turn)
+        step, k, v = self._step, keys.new, values.new
+        if isinstance(queries, Heads) and isinstance(k, Heads) and isinstance(v, Heads):
+            return step.ops.attend_heads(self._pool, queries, k, v, step.table, step.positions, scale)
+        arrays = _array(queries), _array(k), _array(v)
+        return step.ops.attend(self._pool, *arrays, step.table, step.positions, scale)
+
+
+def _array(new: New) -> mx.array:
+    return new.array() if isinstance(new, Heads) else new
 
 
 class Paged:
@@ -71,7 +80,7 @@ class Paged:
 
     __slots__ = ("cache", "new")
 
-    def __init__(self, new: mx.array, cache: PagedCache) -> None:
+    def __init__(self, new: New, cache: PagedCache) -> None:
         self.new = new
         self.cache = cache
 
@@ -95,13 +104,13 @@ class PoolStore:
         ops: how pages are written and read.
         compiled: whether steps are compiled; only where pages are updated in place.
         twin: the model as `joined` made it, where several stores are made of one model.
-        turns: what the twin's late ropes leave to attention.
+        late: what the twin leaves to attention.
     """
 
     name = "pool"
 
     def __init__(
-        self, model: Any, ops: PageOps, *, compiled: bool = True, twin: Any = None, turns: Turns | None = None
+        self, model: Any, ops: PageOps, *, compiled: bool = True, twin: Any = None, late: Late | None = None
     ) -> None:
         caches = make_caches(model)
         if not all(type(cache) is KVCache for cache in caches):
@@ -109,7 +118,7 @@ class PoolStore:
         self._model = model
         self._joined = joined(model, ops.split) if twin is None else twin
         self._ops = ops
-        self._turns = turns or Turns(0)
+        self._late = late
         self._rows = RowsStore(model)
         self._layers: list[LayerPool] = []
         self._pages = Pages()
@@ -164,11 +173,12 @@ class PoolStore:
         layers = self._layers
         if self._ops.in_place:  # compiled: the arrays are inputs, whatever object holds them
             layers = [LayerPool(k, v) for k, v in zip(pools[::2], pools[1::2], strict=True)]
-        step = _Step(self._ops, self._turns, table, positions)
+        step = _Step(self._ops, table, positions)
         try:
             logits: mx.array = self._joined(tokens, cache=[PagedCache(layer, step) for layer in layers])
         finally:
-            self._turns.clear()
+            if self._late is not None:
+                self._late.clear()
         return logits[:, -1, :], mx.where(positions >= 0, positions + 1, positions)
 
     def prefill(self, rows: Sequence[Fed], tokens: mx.array, lengths: Sequence[int]) -> None:
@@ -326,14 +336,14 @@ def _one_token(model: Any) -> list[Any]:
 
 
 def attend_pages(  # noqa: PLR0917 - as mlx-lm declares it
-    queries: mx.array,
+    queries: New,
     keys: Paged,
     values: Paged,
     cache: Any,
     scale: float,
     mask: Any,
     sinks: mx.array | None = None,
-) -> mx.array:
+) -> mx.array | Seen:
     """mlx-lm's attention call for a pooled step. The parity probe at load keeps models away that need more of it."""
     del cache
     if mask is not None or sinks is not None:
