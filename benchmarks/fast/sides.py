@@ -1,0 +1,94 @@
+"""Ours and the peers over one model: at most one gateway or backend of ours at a time; weights are held once."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import mlx.core as mx
+
+import mlx_notebook as mn
+from mlx_notebook.core.kv_scheme import check_scheme
+from mlx_notebook.engine.mlx_backend import MlxBackend
+from mlx_notebook.models.own_thread import on_own_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from benchmarks.fast.shapes import Loaded
+    from benchmarks.fast.work import Timed
+
+T = TypeVar("T")
+
+
+class Sides:
+    """What the tables run on.
+
+    Args:
+        loaded: the model that all sides share.
+    """
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.loaded = loaded
+        self._gateway: mn.Gateway | None = None
+        self._made: tuple[int, dict[str, Any]] = (0, {})
+
+    @property
+    def model(self) -> Any:
+        """For the peers."""
+        return self.loaded.model
+
+    @property
+    def tokenizer(self) -> Any:
+        """For the peers."""
+        return self.loaded.tokenizer
+
+    def gateway(self, rows: int, **settings: Any) -> mn.Gateway:
+        """A gateway with room for so many rows: the open one where it has the same settings, else a new one."""
+        if self._gateway is None or self._made[0] < rows or self._made[1] != settings:
+            self.close()
+            self._gateway = mn.Gateway.from_loaded(self.model, self.tokenizer, batch=rows, **settings)
+            self._made = (rows, settings)
+        return self._gateway
+
+    @contextmanager
+    def theirs(self) -> Iterator[None]:
+        """While a peer computes: the device is this thread's."""
+        if self._gateway is None:
+            yield
+        else:
+            with self._gateway.lease():
+                yield
+
+    def peer(self, run: Timed) -> Timed:
+        """That case with the device to itself."""
+
+        def alone() -> dict[str, float]:
+            with self.theirs():
+                return run()
+
+        return alone
+
+    def with_backend(self, work: Callable[[MlxBackend], T], kv: str = "native") -> T:
+        """`work(backend)` on a thread of its own, as an engine has; peers that it runs share the thread."""
+        self.close()
+        found: list[T] = []
+
+        def inside() -> None:
+            backend = MlxBackend(self.model, self.tokenizer, kv_scheme=check_scheme(kv))
+            try:
+                found.append(work(backend))
+            finally:
+                backend.close()
+
+        on_own_thread(inside)
+        return found[0]
+
+    def close(self) -> None:
+        """Let go of the gateway and what it held."""
+        if self._gateway is not None:
+            self._gateway.close()
+            self._gateway = None
+        gc.collect()
+        mx.clear_cache()

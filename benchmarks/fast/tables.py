@@ -1,0 +1,38 @@
+"""Which tables there are, by letter and by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from benchmarks.fast.gaps import gaps
+from benchmarks.fast.poisson import poisson
+from benchmarks.fast.runs import mixed, runs
+from benchmarks.fast.steps import capacity, steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from benchmarks.fast.sides import Sides
+    from benchmarks.fast.table import Table
+    from benchmarks.fast.work import Work
+
+TABLES: dict[str, tuple[str, Callable[[Table, Sides, Work], None]]] = {
+    "steps": ("A decode step", steps),
+    "capacity": ("Room for a long row", capacity),
+    "runs": ("Whole runs, all requests at once", runs),
+    "poisson": ("Whole runs, requests arrive one by one", poisson),
+    "mixed": ("Whole runs, prompts of mixed lengths", mixed),
+    "gaps": ("A long prompt joins", gaps),
+}
+LETTERS: dict[str, tuple[str, ...]] = {
+    "a": ("steps", "capacity"),
+    "b": ("runs", "poisson"),
+    "c": ("mixed",),
+    "d": ("gaps",),
+}
+
+
+def named_by(asked: Sequence[str]) -> list[str]:
+    """The tables' names, each once, in the order asked for."""
+    found = [name for one in asked for name in LETTERS.get(one, (one,))]
+    return list(dict.fromkeys(found))
