@@ -13,13 +13,24 @@ import pytest
 from benchmarks.fast.__main__ import main
 from benchmarks.fast.poisson import arrivals
 from benchmarks.fast.shapes import load
+from benchmarks.fast.shared import BY_HAND
 from benchmarks.fast.steps import forwards
 from benchmarks.fast.tables import LETTERS, TABLES, named_by
 from benchmarks.fast.work import log_spaced, prompt
 from mlx_notebook.core.events import PrefillPart
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-SIZES = {"rounds": 2, "steps": 3, "prompt": 12, "answer": 4, "requests": 3, "longest": 60, "joiner": 150, "shared": 80}
+SIZES = {
+    "rounds": 2,
+    "steps": 3,
+    "prompt": 12,
+    "answer": 4,
+    "requests": 3,
+    "longest": 60,
+    "joiner": 150,
+    "shared": 80,
+    "grown": 48,
+}
 SMALL = [word for name, size in SIZES.items() for word in (f"--{name}", str(size))]
 
 PEERS = {
@@ -29,6 +40,10 @@ PEERS = {
     "poisson": ["BatchGenerator"] * 6,
     "mixed": ["BatchGenerator", "batch_generate"],
     "gaps": ["target and two steps", "BatchGenerator", "BatchGenerator"],
+    "first": ["stream_generate"] * 3,
+    "shared": [BY_HAND, "BatchGenerator", BY_HAND],
+    "quantised": [*["native", "native", "BatchGenerator"] * 4, *["stream_generate"] * 2],
+    "growth": ["BatchGenerator"] * 4,
 }
 """Of each line of a table, asked for two row counts."""
 

@@ -77,7 +77,7 @@ def windowed(*, layers: int, hidden: int, inner: int, width: int, window: int, v
     """Gemma 3's way: five layers of six see a window only."""
     from mlx_lm.models.gemma3_text import Model, ModelArgs
 
-    return Model(
+    model = Model(
         ModelArgs(
             model_type="gemma3_text",
             hidden_size=hidden,
@@ -93,6 +93,8 @@ def windowed(*, layers: int, hidden: int, inner: int, width: int, window: int, v
             max_position_embeddings=32_768,
         )
     )
+    model.sanitize({})  # a file without a head: the embedding serves as one
+    return model
 
 
 def hybrid(*, hidden: int, inner: int, heads: int, kv_heads: int, kinds: str, vocab: int) -> Any:
@@ -142,7 +144,7 @@ def _tiny_windowed() -> Any:
 
 
 def _lfm2_1b() -> Any:
-    return hybrid(hidden=2048, inner=8192, heads=32, kv_heads=8, kinds="ccaccaccacacacac", vocab=65_536)
+    return hybrid(hidden=2048, inner=12_288, heads=32, kv_heads=8, kinds="ccaccaccacacacac", vocab=65_536)
 
 
 def _tiny_hybrid() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,7 +12,6 @@ import mlx.core as mx
 import mlx_notebook as mn
 from mlx_notebook.core.kv_scheme import check_scheme
 from mlx_notebook.engine.mlx_backend import MlxBackend
-from mlx_notebook.models.own_thread import on_own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,6 +20,48 @@ if TYPE_CHECKING:
     from benchmarks.fast.work import Timed
 
 T = TypeVar("T")
+
+
+class Served:
+    """A backend on a thread of its own, as an engine has.
+
+    Args:
+        loaded: the model.
+        kv: how keys and values are stored.
+    """
+
+    def __init__(self, loaded: Loaded, kv: str) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="ours")
+        try:
+            self.backend = self.run(lambda: MlxBackend(loaded.model, loaded.tokenizer, kv_scheme=check_scheme(kv)))
+        except BaseException:
+            self._pool.shutdown()
+            raise
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Run it there and wait."""
+        return self._pool.submit(work).result()
+
+    def case(self, make: Callable[[MlxBackend], Timed]) -> Timed:
+        """What `make` gives, made and run there."""
+        timed = self.run(lambda: make(self.backend))
+        return lambda: self.run(timed)
+
+    def drop(self, rows: int) -> None:
+        """Free rows 0 to `rows` and what they held."""
+
+        def work() -> None:
+            for number in range(rows):
+                self.backend.drop(number)
+            self.backend.synchronize()
+
+        self.run(work)
+        mx.clear_cache()
+
+    def close(self) -> None:
+        """The thread's last act."""
+        self.run(self.backend.close)
+        self._pool.shutdown()
 
 
 class Sides:
@@ -70,20 +112,17 @@ class Sides:
 
         return alone
 
-    def with_backend(self, work: Callable[[MlxBackend], T], kv: str = "native") -> T:
-        """`work(backend)` on a thread of its own, as an engine has; peers that it runs share the thread."""
+    @contextmanager
+    def served(self, *schemes: str) -> Iterator[list[Served]]:
+        """Backends over the model, one for each scheme of keys and values, without a gateway."""
         self.close()
-        found: list[T] = []
-
-        def inside() -> None:
-            backend = MlxBackend(self.model, self.tokenizer, kv_scheme=check_scheme(kv))
-            try:
-                found.append(work(backend))
-            finally:
-                backend.close()
-
-        on_own_thread(inside)
-        return found[0]
+        found: list[Served] = []
+        try:
+            found += [Served(self.loaded, kv) for kv in schemes]
+            yield found
+        finally:
+            for served in found:
+                served.close()
 
     def close(self) -> None:
         """Let go of the gateway and what it held."""

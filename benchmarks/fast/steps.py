@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from benchmarks.fast.shapes import Loaded
-    from benchmarks.fast.sides import Sides
+    from benchmarks.fast.sides import Served, Sides
     from benchmarks.fast.table import Table
     from benchmarks.fast.work import Timed, Work
     from mlx_notebook.engine.mlx_backend import MlxBackend
@@ -38,20 +38,18 @@ TOGETHER = 32
 def steps(table: Table, sides: Sides, work: Work) -> None:
     """Rows of equal length beside both peers."""
 
-    def measured(backend: MlxBackend) -> None:
+    with sides.served("native") as (ours,):
         for rows in work.rows_or(1, 8, 32, 128):
             lengths = [work.prompt] * rows
             cases = {
-                named(OURS, rows): ours_steps(backend, sides.loaded, lengths, work.steps),
+                named(OURS, rows): ours_steps(ours, sides.loaded, lengths, work.steps),
                 named(PEER, rows): peer_steps(sides.loaded, lengths, work.steps),
                 named(BARE, rows): bare_steps(sides.loaded, rows, work.prompt, work.steps),
             }
             table.measure(cases, work.rounds)
             cases.clear()  # the peers' caches
-            _drop(backend, rows)
+            ours.drop(rows)
             _lines(table, rows, sides.loaded)
-
-    sides.with_backend(measured)
 
 
 def _lines(table: Table, rows: int, loaded: Loaded) -> None:
@@ -74,19 +72,17 @@ def capacity(table: Table, sides: Sides, work: Work) -> None:
     if short < 1:
         raise ValueError(f"{ahead} steps do not fit into {SHORT_ROOM} columns: ask for fewer rounds or steps")
 
-    def measured(backend: MlxBackend) -> None:
-        mixed = [*[short] * (rows - 1), long]
-        one, other = f"room for {LONG_ROOM:,}", f"room for {SHORT_ROOM}"
+    one, other = f"room for {LONG_ROOM:,}", f"room for {SHORT_ROOM}"
+    mixed = [*[short] * (rows - 1), long]
+    with sides.served("native") as (ours,):
         cases = {
-            one: ours_steps(backend, sides.loaded, mixed, work.steps),
-            other: ours_steps(backend, sides.loaded, [short] * rows, work.steps, first=rows),
+            one: ours_steps(ours, sides.loaded, mixed, work.steps),
+            other: ours_steps(ours, sides.loaded, [short] * rows, work.steps, first=rows),
         }
         table.measure(cases, work.rounds)
-        what = f"decode step, {rows} rows of {short} tokens, one of them {long}"
-        bar = ROOM_BAR if sides.loaded.shape.bars else None
-        table.line("step", one, other, what=what, unit="ms", bar=bar, more_is_better=False)
-
-    sides.with_backend(measured)
+    what = f"decode step, {rows} rows of {short} tokens, one of them {long}"
+    bar = ROOM_BAR if sides.loaded.shape.bars else None
+    table.line("step", one, other, what=what, unit="ms", bar=bar, more_is_better=False)
 
 
 def named(side: str, rows: int) -> str:
@@ -98,18 +94,21 @@ def named(side: str, rows: int) -> str:
 # ------------------------------------------------------------ each side
 
 
-def ours_steps(backend: MlxBackend, loaded: Loaded, lengths: Sequence[int], steps: int, first: int = 0) -> Timed:
+def ours_steps(ours: Served, loaded: Loaded, lengths: Sequence[int], steps: int, first: int = 0) -> Timed:
     """Open rows of these lengths, numbered from `first`; what times a step of all of them."""
-    parts = []
-    for number, length in enumerate(lengths, first):
-        ids = tuple(prompt(number, length, loaded.vocab))
-        backend.open(Request(number, RequestShape(ids, SamplingOptions(max_tokens=1 << 20))))
-        parts.append(PrefillPart(number, 0, length, last=True))
+    prompts = {number: prompt(number, length, loaded.vocab) for number, length in enumerate(lengths, first)}
+    return ours.case(lambda backend: _ours_steps(backend, prompts, steps))
+
+
+def _ours_steps(backend: MlxBackend, prompts: dict[int, list[int]], steps: int) -> Timed:
+    for number, tokens in prompts.items():
+        backend.open(Request(number, RequestShape(tuple(tokens), SamplingOptions(max_tokens=1 << 20))))
+    parts = [PrefillPart(number, 0, len(tokens), last=True) for number, tokens in prompts.items()]
     for forward in forwards(parts):
         errors = backend.prefill(forward).errors
         if errors:
             raise RuntimeError(next(iter(errors.values()))[1])
-    ids = tuple(part.row_id for part in parts)
+    ids = tuple(prompts)
     backend.decode(Decode(ids))  # feeds the last token of the prompts: as yet nothing can be read
 
     def timed() -> dict[str, float]:
@@ -120,8 +119,7 @@ def ours_steps(backend: MlxBackend, loaded: Loaded, lengths: Sequence[int], step
             if not isinstance(outcome, StepDone):
                 raise RuntimeError(outcome.error[1])  # noqa: TRY004 - the step failed; its type only says so
             made += len(outcome.outcomes)
-        spent = time.perf_counter() - began
-        return _step(made, steps, len(ids), spent, OURS)
+        return step_of(made, steps, len(ids), time.perf_counter() - began, OURS)
 
     return timed
 
@@ -156,7 +154,7 @@ def peer_steps(loaded: Loaded, lengths: Sequence[int], steps: int) -> Timed:
     def timed() -> dict[str, float]:
         began = time.perf_counter()
         made = sum(len(generator.next()[1]) for _ in range(steps))
-        return _step(made, steps, rows, time.perf_counter() - began, PEER)
+        return step_of(made, steps, rows, time.perf_counter() - began, PEER)
 
     return timed
 
@@ -179,18 +177,12 @@ def bare_steps(loaded: Loaded, rows: int, length: int, steps: int) -> Timed:
             mx.async_eval(following)  # type: ignore[no-untyped-call]
             made += len(held[0].tolist())  # type: ignore[arg-type]
             held[0] = following
-        return _step(made, steps, rows, time.perf_counter() - began, BARE)
+        return step_of(made, steps, rows, time.perf_counter() - began, BARE)
 
     return timed
 
 
-def _step(made: int, steps: int, rows: int, seconds: float, side: str) -> dict[str, float]:
+def step_of(made: int, steps: int, rows: int, seconds: float, side: str) -> dict[str, float]:
+    """Milliseconds a step, once all rows are known to have made their tokens."""
     checked([made], steps * rows, side)
     return {"step": seconds / steps * 1e3}
-
-
-def _drop(backend: MlxBackend, rows: int) -> None:
-    for number in range(rows):
-        backend.drop(number)
-    backend.synchronize()
-    mx.clear_cache()

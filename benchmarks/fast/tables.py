@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from benchmarks.fast.first import first
 from benchmarks.fast.gaps import gaps
+from benchmarks.fast.growth import growth
 from benchmarks.fast.poisson import poisson
+from benchmarks.fast.quantised import quantised
 from benchmarks.fast.runs import mixed, runs
+from benchmarks.fast.shared import shared
 from benchmarks.fast.steps import capacity, steps
 
 if TYPE_CHECKING:
@@ -23,12 +27,20 @@ TABLES: dict[str, tuple[str, Callable[[Table, Sides, Work], None]]] = {
     "poisson": ("Whole runs, requests arrive one by one", poisson),
     "mixed": ("Whole runs, prompts of mixed lengths", mixed),
     "gaps": ("A long prompt joins", gaps),
+    "first": ("Time to the first token", first),
+    "shared": ("Requests that share a long beginning", shared),
+    "quantised": ("Quantised keys and values", quantised),
+    "growth": ("A decode step as rows and lengths double", growth),
 }
 LETTERS: dict[str, tuple[str, ...]] = {
     "a": ("steps", "capacity"),
     "b": ("runs", "poisson"),
     "c": ("mixed",),
     "d": ("gaps",),
+    "e": ("first",),
+    "f": ("shared",),
+    "h": ("quantised",),
+    "j": ("growth",),
 }
 
 

@@ -35,6 +35,7 @@ class Work:
         answer: tokens of an answer.
         requests: in the tables of mixed lengths and of the shared prompt.
         shortest, longest: of the mixed lengths.
+        grown: how far lengths double in the table of growth.
         joiner: tokens of the prompt that joins a full batch.
         shared: tokens of the prompt that requests share.
         load: how fast requests arrive, as a multiple of what the peer answers when all are there at once.
@@ -48,6 +49,7 @@ class Work:
     requests: int = 32
     shortest: int = 16
     longest: int = 4_000
+    grown: int = 4_096
     joiner: int = 6_000
     shared: int = 2_000
     load: float = 2.0
