@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.fast.shapes import SHAPES, load
+from benchmarks.fast.shapes import SHAPES
 from benchmarks.fast.sides import Sides
 from benchmarks.fast.table import Table
 from benchmarks.fast.tables import LETTERS, TABLES, named_by
@@ -33,9 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def measure(names: Sequence[str], shape: str, work: Work, folder: Path | None) -> int:
     """Those tables, one after the other; a table that fails does not keep the others from being measured."""
-    began = time.perf_counter()
-    sides = Sides(load(shape))
-    print(f"{shape}: loaded, {sides.loaded.nbytes / 1e9:.3g} GB, {time.perf_counter() - began:.1f} s", flush=True)
+    sides = Sides(shape)
     status = 0
     try:
         for name in names:

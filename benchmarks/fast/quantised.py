@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 from mlx_lm.generate import generate_step
+from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
 
 from benchmarks.fast.steps import PEER, named, ours_steps, peer_steps, step_of
 from benchmarks.fast.table import OURS
@@ -58,7 +59,11 @@ def _several(table: Table, sides: Sides, work: Work, ours: dict[str, Served], le
 
 
 def _one(table: Table, sides: Sides, work: Work, ours: dict[str, Served], length: int) -> None:
-    """One row beside the peer that quantises too."""
+    """One row beside the peer that quantises too, where it can: it does not quantise windows."""
+    caches = make_prompt_cache(sides.loaded.model)
+    if any(type(cache) is RotatingKVCache for cache in caches):
+        print(f"{sides.shape} {table.name}: mlx-lm quantises no windows: nothing to set beside one row", flush=True)
+        return
     for scheme, bits in SCHEMES.items():
         mine, theirs = f"{OURS} alone in {scheme}", f"{ALONE}, {scheme}"
         cases: dict[str, Timed] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import mlx.core as mx
 
 import mlx_notebook as mn
+from benchmarks.fast.shapes import load
 from mlx_notebook.core.kv_scheme import check_scheme
 from mlx_notebook.engine.mlx_backend import MlxBackend
 
@@ -68,29 +70,35 @@ class Sides:
     """What the tables run on.
 
     Args:
-        loaded: the model that all sides share.
+        shape: of the model that all sides share; it is loaded when first needed.
     """
 
-    def __init__(self, loaded: Loaded) -> None:
-        self.loaded = loaded
+    def __init__(self, shape: str) -> None:
+        self.shape = shape
+        self._loaded: Loaded | None = None
         self._gateway: mn.Gateway | None = None
         self._made: tuple[int, dict[str, Any]] = (0, {})
 
     @property
-    def model(self) -> Any:
-        """For the peers."""
-        return self.loaded.model
+    def loaded(self) -> Loaded:
+        """The model."""
+        if self._loaded is None:
+            began = time.perf_counter()
+            self._loaded = load(self.shape)
+            spent = time.perf_counter() - began
+            print(f"{self.shape}: loaded, {self._loaded.nbytes / 1e9:.3g} GB, {spent:.1f} s", flush=True)
+        return self._loaded
 
-    @property
-    def tokenizer(self) -> Any:
-        """For the peers."""
-        return self.loaded.tokenizer
+    def unload(self) -> None:
+        """Free the model, for a peer in another process; whoever needs it next loads it again."""
+        self._loaded = None
+        self.close()
 
     def gateway(self, rows: int, **settings: Any) -> mn.Gateway:
         """A gateway with room for so many rows: the open one where it has the same settings, else a new one."""
         if self._gateway is None or self._made[0] < rows or self._made[1] != settings:
             self.close()
-            self._gateway = mn.Gateway.from_loaded(self.model, self.tokenizer, batch=rows, **settings)
+            self._gateway = mn.Gateway.from_loaded(self.loaded.model, self.loaded.tokenizer, batch=rows, **settings)
             self._made = (rows, settings)
         return self._gateway
 

@@ -10,6 +10,7 @@ from benchmarks.fast.growth import growth
 from benchmarks.fast.poisson import poisson
 from benchmarks.fast.quantised import quantised
 from benchmarks.fast.runs import mixed, runs
+from benchmarks.fast.server import server
 from benchmarks.fast.shared import shared
 from benchmarks.fast.steps import capacity, steps
 
@@ -31,6 +32,7 @@ TABLES: dict[str, tuple[str, Callable[[Table, Sides, Work], None]]] = {
     "shared": ("Requests that share a long beginning", shared),
     "quantised": ("Quantised keys and values", quantised),
     "growth": ("A decode step as rows and lengths double", growth),
+    "server": ("Whole runs beside a server", server),
 }
 LETTERS: dict[str, tuple[str, ...]] = {
     "a": ("steps", "capacity"),
