@@ -8,11 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import mlx_lm
 import pytest
 
+from benchmarks import report
+from benchmarks.fast import transformers_peer
 from benchmarks.fast.__main__ import main
 from benchmarks.fast.poisson import arrivals
-from benchmarks.fast.shapes import load
+from benchmarks.fast.shapes import arrays_of, load
 from benchmarks.fast.shared import BY_HAND
 from benchmarks.fast.steps import forwards
 from benchmarks.fast.tables import LETTERS, TABLES, named_by
@@ -57,7 +60,7 @@ def measured(folder: Path, *arguments: str) -> dict[str, Any]:
     return {result["settings"]["table"]: result for result in kept}
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", PEERS)
 def test_each_table_has_its_lines_and_samples(table: str, tmp_path: Path) -> None:
     result = measured(tmp_path, table, "--shape", "tiny")[table]
     assert result["name"] == f"fast_{table}_tiny"
@@ -86,6 +89,49 @@ def test_a_table_that_breaks_does_not_keep_the_next_from_being_measured(
     assert [path.name for path in tmp_path.iterdir()] == ["fast_capacity_tiny.json"]
 
 
+def test_transformers_runs_after_ours_on_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch is not among what tests need: its process is played here."""
+    asked: dict[str, Any] = {}
+
+    def played(what: dict[str, Any]) -> dict[str, Any]:
+        asked.update(what)
+        model, tokenizer = mlx_lm.load(what["folder"])
+        asked["shapes"] = [array.shape for array in arrays_of(model)]
+        assert tokenizer.eos_token_ids == {what["never"]}
+        answered = {"seconds": 0.5, "fewest": what["answer"], "most": what["answer"]}
+        runs = [[{**answered, "rows": len(prompts)} for prompts in batches] for batches in what["batches"]]
+        return {"device": "cpu", "torch": "none", "runs": runs}
+
+    monkeypatch.setenv(transformers_peer.PYTHON, "python-with-torch")
+    monkeypatch.setattr(transformers_peer, "child", played)
+    result = measured(tmp_path, "transformers", "--shape", "tiny")["transformers"]
+    assert [line["peer"] for line in result["lines"]] == [transformers_peer.PEER] * 2
+    assert [line["theirs"]["median"] for line in result["lines"]] == [1 * 4 / 0.5, 3 * 4 / 0.5]
+    assert asked["shapes"] == [array.shape for array in arrays_of(load("tiny").model)]
+    prompts = [tuple(ids) for batches in asked["batches"] for batch in batches for ids in batch]
+    assert len(set(prompts)) == len(prompts) == 3 * (1 + 3)
+
+
+def test_transformers_is_left_out_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(transformers_peer.PYTHON, raising=False)
+    monkeypatch.setattr(transformers_peer, "find_spec", lambda _name: None)
+    assert main(["transformers", "--shape", "tiny", *SMALL, "--no-keep"]) == 0
+    assert "PyTorch is not installed here" in capsys.readouterr().out
+    monkeypatch.setenv(transformers_peer.PYTHON, "python-with-torch")
+    assert main(["transformers", "--shape", "tiny-4bit", *SMALL, "--no-keep"]) == 0
+    assert "only Llamas" in capsys.readouterr().out
+
+
+def test_what_is_kept_can_be_put_into_the_documents(tmp_path: Path) -> None:
+    main(["capacity", "--rows", "2", *SMALL, "--to", str(tmp_path)])
+    text = report.section(report.read(tmp_path))
+    assert text.startswith("### Room for a long row: two narrow layers, float32")
+    assert "`python -m benchmarks.fast" in text
+    assert str(tmp_path) not in text
+
+
 def test_nothing_is_kept_where_that_is_asked(tmp_path: Path) -> None:
     assert main(["capacity", "--rows", "2", *SMALL, "--no-keep", "--to", str(tmp_path)]) in {0, 1}
     assert not list(tmp_path.iterdir())
@@ -93,7 +139,7 @@ def test_nothing_is_kept_where_that_is_asked(tmp_path: Path) -> None:
 
 def test_letters_stand_for_tables_each_once() -> None:
     assert named_by(["a", "capacity", "d"]) == ["steps", "capacity", "gaps"]
-    assert {name for names in LETTERS.values() for name in names} <= set(TABLES)
+    assert {name for names in LETTERS.values() for name in names} <= set(TABLES) == {*PEERS, "transformers"}
 
 
 def test_prompts_share_no_beginning_and_lengths_grow_by_one_factor() -> None:

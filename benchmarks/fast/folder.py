@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,14 @@ STORY = "a fox and a hen keep a small shop by the river and sell what the others
 
 
 def save_folder(loaded: Loaded, folder: Path) -> None:
-    """Weights, configuration and tokenizer. No token ends an answer there either: the one that is named never comes."""
+    """Weights, configuration and tokenizer. No token ends an answer there: the one that is named never comes."""
     save_model(folder, loaded.model)
     save_config(config_of(loaded), folder / "config.json")
     loaded.tokenizer.save_pretrained(folder)
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    settings["eos_token"] = None  # else mlx-lm ends answers there, whatever the configuration says
+    path.write_text(json.dumps(settings), encoding="utf-8")
 
 
 def config_of(loaded: Loaded) -> dict[str, Any]:

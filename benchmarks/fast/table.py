@@ -89,4 +89,8 @@ def device() -> str:
 
 def command() -> str:
     """How this was started, without the folder of the checkout."""
-    return " ".join(["python -m benchmarks.fast", *sys.argv[1:]])
+    words = sys.argv[1:]
+    if "--to" in words:  # where it was kept says nothing
+        at = words.index("--to")
+        del words[at : at + 2]
+    return " ".join(["python -m benchmarks.fast", *words])

@@ -13,6 +13,7 @@ from benchmarks.fast.runs import mixed, runs
 from benchmarks.fast.server import server
 from benchmarks.fast.shared import shared
 from benchmarks.fast.steps import capacity, steps
+from benchmarks.fast.transformers_peer import transformers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,6 +34,7 @@ TABLES: dict[str, tuple[str, Callable[[Table, Sides, Work], None]]] = {
     "quantised": ("Quantised keys and values", quantised),
     "growth": ("A decode step as rows and lengths double", growth),
     "server": ("Whole runs beside a server", server),
+    "transformers": ("Whole runs beside Transformers", transformers),
 }
 LETTERS: dict[str, tuple[str, ...]] = {
     "a": ("steps", "capacity"),
