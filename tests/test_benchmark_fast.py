@@ -60,7 +60,12 @@ def measured(folder: Path, *arguments: str) -> dict[str, Any]:
     return {result["settings"]["table"]: result for result in kept}
 
 
-@pytest.mark.parametrize("table", PEERS)
+SLOW = {"server"}  # starts a process that loads the model
+
+
+@pytest.mark.parametrize(
+    "table", [pytest.param(table, marks=pytest.mark.slow) if table in SLOW else table for table in PEERS]
+)
 def test_each_table_has_its_lines_and_samples(table: str, tmp_path: Path) -> None:
     result = measured(tmp_path, table, "--shape", "tiny")[table]
     assert result["name"] == f"fast_{table}_tiny"
@@ -176,6 +181,7 @@ def test_long_prompts_are_read_alone_in_chunks_and_short_ones_together() -> None
     ]
 
 
+@pytest.mark.slow
 def test_a_machine_without_the_notebook_can_run_them() -> None:
     """A lent GPU has MLX and what PyTorch brings, not what a notebook needs."""
     absent = ("IPython", "anywidget", "gguf", "ipykernel", "ipywidgets", "llguidance", "matplotlib", "traitlets")
