@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-PACKAGES = ("mlx-notebook", "mlx", "mlx-lm", "numpy", "ipykernel", "transformers")
+PACKAGES = ("mlx-notebook", "mlx", "mlx-lm", "numpy", "ipykernel", "transformers", "torch")
 
 
 def record() -> dict[str, Any]:

@@ -39,8 +39,10 @@ def _one(result: dict[str, Any]) -> str:
     seen = result["environment"]
     where = f"{seen['cpu']}, {seen['cores']} cores, Python {seen['python']}, MLX {seen['packages']['mlx']}"
     pairs = result["lines"][0]["ratio"]["pairs"]
-    command = f"`python -m benchmarks.{result['name']}`"
-    about = f"{command}, {pairs} pairs, {seen['date'][:10]}, commit {seen['commit']}: {where}."
+    settings = result.get("settings", {})  # some say with which options, and on which device, they were run
+    command = settings.get("command", f"python -m benchmarks.{result['name']}")
+    on = f"{settings['device']}; " if "device" in settings else ""
+    about = f"`{command}`, {pairs} pairs, {seen['date'][:10]}, commit {seen['commit']}: {on}{where}."
     return f"### {result['title']}\n\n{markdown_table(rows)}\n\n{about}"
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks import first_token, heartbeat, one_row, report, spinning
+from benchmarks import first_token, gateway_cost, heartbeat, one_row, report, spinning
+from benchmarks.core_cost import LOOP
 from benchmarks.harness import Report
 from benchmarks.main_thread import BEAT_S, InThread, beat, lateness, spin
 from benchmarks.smollm2 import Run, check_same_work
@@ -116,3 +117,11 @@ def test_the_documents_show_the_results_that_are_kept() -> None:
     for document in report.DOCUMENTS:
         text = document.read_text(encoding="utf-8")
         assert report.replaced(text, report.section(report.read())) == text
+
+
+def test_the_gateway_alone_is_timed_over_all_of_its_tokens() -> None:
+    samples = gateway_cost.measured(1, rows=(1, 3), tokens=24)
+    lines = gateway_cost.lines(samples, rows=(1, 3))
+    assert [line.what for line in lines] == ["a token of 1 row", "a token of 3 rows"]
+    assert all(line.ours.median > 0 and line.peer == LOOP for line in lines)
+    assert gateway_cost.backend_alone(3, 24) > 0
