@@ -16,8 +16,14 @@ SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 GROWTH = 1.5
 """Times the cost for twice the tokens, where nothing was measured: between all weights and all arithmetic."""
 
+MORE = 1.1
+"""Beyond what was measured, a doubling is taken to cost this much more than the one before it did."""
+
 FEWEST = SIZES[0] * 3 // 4
 """Fewer tokens than this are no chunk of any size: what they take, mostly the weights' reading, says little of one."""
+
+CRUMB = 1.2
+"""Where even the smallest size takes too long, one that takes no more than this many times as long is as good."""
 
 NEAR = 64
 """So few columns to look back at are learned nothing from but what the weights take."""
@@ -78,12 +84,17 @@ class ChunkCosts:
             return size * self._token_ns
         if size in self._seen:
             return self._seen[size]
-        smaller = [one for one in self._seen if one < size]
-        near = max(smaller) if smaller else min(self._seen)
-        return float(self._seen[near] * GROWTH ** log2(size / near))
+        smaller = sorted(one for one in self._seen if one < size)
+        near = smaller[-1] if smaller else min(self._seen)
+        growth = GROWTH
+        if len(smaller) > 1:  # where reading the weights, or planning a kernel, is nearly all, more tokens cost little
+            doublings = log2(near / smaller[-2])
+            growth = min(GROWTH, MORE * max(1.0, self._seen[near] / self._seen[smaller[-2]]) ** (1 / doublings))
+        return float(self._seen[near] * growth ** log2(size / near))
 
     def largest_within(self, target_ns: float, columns: int = 0) -> int:
-        """The largest size that is expected to take no longer; the smallest one at least."""
+        """The largest size that is expected to take no longer, or hardly longer than the smallest does."""
         most = 2 * max(self._seen) if self._seen else SIZES[-1]
-        fitting = (size for size in SIZES if size <= most and self.of(size, columns) <= target_ns)
+        within = max(target_ns, CRUMB * self.of(SIZES[0], columns))
+        fitting = (size for size in SIZES if size <= most and self.of(size, columns) <= within)
         return max(fitting, default=SIZES[0])

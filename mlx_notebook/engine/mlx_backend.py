@@ -31,6 +31,7 @@ from mlx_notebook.engine.prompt_cache import Entry, PromptCache
 from mlx_notebook.engine.row import RowState, RowText
 from mlx_notebook.engine.sampling import Sampler
 from mlx_notebook.engine.stop import StopMatcher
+from mlx_notebook.engine.stores import products
 from mlx_notebook.engine.stores.caches import make_caches
 from mlx_notebook.engine.stores.choose import pools
 from mlx_notebook.engine.stores.rows import RowsStore
@@ -131,6 +132,7 @@ class MlxBackend:
         # On a GPU kernels are built for a shape when it is first run; with fixed places the load has run theirs.
         self._builds = together and not deterministic and mx.default_device() == mx.gpu
         self._warm = 1
+        self._plans = mx.default_device() == mx.gpu and mx.cuda.is_available()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -163,7 +165,7 @@ class MlxBackend:
         """
         began = time.monotonic_ns()
         errors: dict[int, tuple[str, str]] = {}
-        with mx.stream(self._stream):
+        with mx.stream(self._stream), self._reading():
             if len(instruction.parts) == 1 or not self._cohorts:
                 for part in instruction.parts:
                     self._contained(errors, part, lambda part=part: self._feed([part]))  # type: ignore[misc]
@@ -331,6 +333,9 @@ class MlxBackend:
         for row, part in zip(rows, parts, strict=True):
             if part.last and row.ready is not None:
                 row.remember_known()
+
+    def _reading(self) -> contextlib.AbstractContextManager[None]:
+        return products.preferred() if self._plans else contextlib.nullcontext()
 
     def _convert(self, rows: Sequence[RowState]) -> None:
         """Quantise the caches of rows that have come to where the scheme starts."""

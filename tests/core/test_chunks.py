@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_notebook.core import events as ev
-from mlx_notebook.core.chunk_costs import GROWTH, SIZES, ChunkCosts
+from mlx_notebook.core.chunk_costs import CRUMB, GROWTH, SIZES, ChunkCosts
 from mlx_notebook.core.chunks import AIM, ALONE_FACTOR, MOST_OF_A_STEP_NS, TARGET_NS, ChunkPlanner
 from mlx_notebook.core.request import Request, RequestShape, SamplingOptions
 from mlx_notebook.core.rows import Row
@@ -77,7 +77,7 @@ def settle(planner: ChunkPlanner, base_ms: float, token_ms: float, *, rows_wait:
 @given(st.floats(0, 120), st.floats(0.001, 12))
 def test_the_size_settles_at_the_largest_that_keeps_to_the_target(base_ms: float, token_ms: float) -> None:
     sizes = settle(ChunkPlanner(), base_ms, token_ms, rows_wait=True)
-    target = AIM * TARGET_NS / MS
+    target = max(AIM * TARGET_NS / MS, CRUMB * (base_ms + token_ms * SIZES[0]))
     fitting = [size for size in SIZES if base_ms + token_ms * size <= target]
     best = max(fitting, default=SIZES[0])
     assert sizes[-1] <= best
@@ -99,14 +99,14 @@ def test_a_machine_that_is_slow_at_everything_cuts_no_crumbs() -> None:
     assert TARGET_NS + MOST_OF_A_STEP_NS == 300 * MS
 
 
-def read_through(planner: ChunkPlanner, length: int, cost: Callable[[int, int], float]) -> list[tuple[int, float]]:
-    """Read a long prompt beside rows that write: each chunk's tokens, and the milliseconds that it took."""
+def read_through(planner: ChunkPlanner, length: int, cost: Callable[[int, int], float]) -> list[tuple[int, int, float]]:
+    """Read a long prompt beside rows that write: each chunk's tokens, its start, and the milliseconds that it took."""
     one, chunks = row(0, length), []
     while one.prefilled < length:
         (part,) = planner.plan([one], rows_wait=True)
         spent = cost(part.computed, part.start)
         planner.learn_forward((part,), int(spent * MS))
-        chunks.append((part.computed, spent))
+        chunks.append((part.computed, part.start, spent))
         one.prefilled = part.stop
     return chunks
 
@@ -119,11 +119,28 @@ def test_looking_back_at_many_columns_is_foreseen(base_ms: float, token_ms: floa
     planner = ChunkPlanner()
     settle(planner, base_ms, token_ms, rows_wait=True)
     chunks = read_through(planner, 6_000, cost)
-    assert sum(tokens for tokens, _ in chunks) == 5_999
-    too_long = [spent for tokens, spent in chunks if spent > TARGET_NS / MS and tokens > SIZES[0] + 1]
-    assert len(too_long) <= 3, "till it was learned what columns take"
-    again = read_through(planner, 6_000, cost)
-    assert not [spent for tokens, spent in again if spent > TARGET_NS / MS and tokens > SIZES[0] + 1]
+    assert sum(tokens for tokens, _, _ in chunks) == 5_999
+    assert len(too_long(chunks, cost)) <= 3, "till it was learned what columns take"
+    again = too_long(read_through(planner, 6_000, cost), cost)
+    assert len(again) <= 1, "a larger size may be tried anew"
+    assert all(spent < 2 * TARGET_NS / MS for spent in again)
+
+
+def too_long(chunks: list[tuple[int, int, float]], cost: Callable[[int, int], float]) -> list[float]:
+    """What took longer than the target, and than the smallest chunk would have there."""
+    return [
+        spent
+        for tokens, start, spent in chunks
+        if spent > TARGET_NS / MS and tokens > SIZES[0] + 1 and spent > 1.05 * CRUMB * cost(SIZES[0], start)
+    ]
+
+
+def test_where_each_forward_has_a_price_of_its_own_a_prompt_is_not_read_in_crumbs() -> None:
+    def cost(tokens: int, _columns: int) -> float:
+        return 80 + 0.002 * tokens  # a kernel is planned for each length
+
+    chunks = read_through(ChunkPlanner(), 6_000, cost)
+    assert len(chunks) <= 12
 
 
 def test_a_first_prompt_that_begins_far_in_is_learned_from() -> None:

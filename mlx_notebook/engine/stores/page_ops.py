@@ -35,9 +35,15 @@ class LayerPool:
 
 
 class PageOps(Protocol):
-    """What the pool store does with pages."""
+    """What the pool store does with pages.
+
+    Attributes:
+        in_place: pages are updated where they lie, behind MLX's back.
+        least_places: of a step of several rows; fewer would take longer.
+    """
 
     in_place: bool
+    least_places: int
 
     def fill(self, pool: LayerPool, pages: mx.array, keys: mx.array, values: mx.array, lengths: mx.array) -> mx.array:
         """Write the first `lengths` [R] columns of rows [R, H, C, D] into their pages [R, M]; something to evaluate."""
@@ -82,6 +88,7 @@ class StockPages:
     """The same with MLX's own operations: the oracle, and what runs where the kernel can't."""
 
     in_place = False
+    least_places = 1
 
     def split(self, product: mx.array, cuts: list[int]) -> Sequence[mx.array]:
         return list(mx.split(product, cuts, axis=-1))

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     New = mx.array | Heads
 
 
-ALONE = False
-
-
 class _Step:
     """What all layers of one forward share: one array of positions, so that angles are computed once."""
 
@@ -142,16 +139,15 @@ class PoolStore:
             self._asked, self._live = list(rows), None
             place = {id(row): at for at, row in enumerate(self._places)}
             ordered = sorted(rows, key=lambda row: place.get(id(row), len(place)))
-            spare = (1 << (len(ordered) - 1).bit_length()) - len(ordered)
-            self._places = [*ordered, *([None] * spare)]
+            self._places = [*ordered, *([None] * (self._places_for(len(ordered)) - len(ordered)))]
         return self._places
+
+    def _places_for(self, rows: int) -> int:
+        return 1 if rows == 1 else max(self._ops.least_places, 1 << (rows - 1).bit_length())
 
     def step(self, places: Sequence[Fed | None], tokens: mx.array) -> mx.array:
         if self._live is None or places is not self._places:
             live = [row for row in places if row is not None]
-            if ALONE and len(live) == 1 and len(places) == 1:
-                self.settle(live[0])
-                return self._rows.step(live, tokens)
             self._take_in([row for row in live if id(row) not in self._held])
             self._live = [self._held[id(row)] for row in live]
             self._table = None
@@ -212,7 +208,7 @@ class PoolStore:
 
     def warm(self, rows: int) -> int:
         """As `Store.warm`: idle places only, which write where nobody reads."""
-        places = 1 << (rows - 1).bit_length()
+        places = self._places_for(rows)
         if not self._layers:
             self._reserve(1, like=_one_token(self._model))
         positions = mx.full((places,), -1, dtype=mx.int32)
