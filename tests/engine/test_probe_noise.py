@@ -15,7 +15,7 @@ from mlx_notebook.engine.stores import rows as rows_store
 from tests.small_models import small
 
 
-class Shaky(Model):
+class Shaky(Model):  # type: ignore[misc]
     """Says something else in every shape, as deep models in half precision do, by `level` of the logits' spread."""
 
     level = 0.0
