@@ -12,7 +12,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from mlx_notebook.engine.stores import products
+from mlx_notebook.engine.stores import chunk_attention
 from mlx_notebook.engine.stores.pool import Paged, attend_pages
 from mlx_notebook.engine.stores.ragged import Ragged, attend_as_called
 
@@ -82,8 +82,8 @@ def _routed(original: Callable[..., mx.array]) -> Callable[..., mx.array]:
             return attend_as_called(original, queries, keys, values, *args, **kwargs)
         if type(keys) is Paged:
             return attend_pages(queries, keys, values, *args, **kwargs)
-        if products.serve(queries, keys, kwargs.get("mask"), kwargs.get("sinks")):
-            return products.attend(queries, keys, values, kwargs["scale"])
+        if chunk_attention.serves(queries, keys, kwargs.get("mask"), kwargs.get("sinks")):
+            return chunk_attention.attend(queries, keys, values, kwargs["scale"])
         return original(queries, keys, values, *args, **kwargs)
 
     return scaled_dot_product_attention

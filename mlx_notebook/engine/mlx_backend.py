@@ -31,7 +31,7 @@ from mlx_notebook.engine.prompt_cache import Entry, PromptCache
 from mlx_notebook.engine.row import RowState, RowText
 from mlx_notebook.engine.sampling import Sampler
 from mlx_notebook.engine.stop import StopMatcher
-from mlx_notebook.engine.stores import products
+from mlx_notebook.engine.stores import chunk_attention
 from mlx_notebook.engine.stores.caches import make_caches
 from mlx_notebook.engine.stores.choose import pools
 from mlx_notebook.engine.stores.rows import RowsStore
@@ -132,7 +132,7 @@ class MlxBackend:
         # On a GPU kernels are built for a shape when it is first run; with fixed places the load has run theirs.
         self._builds = together and not deterministic and mx.default_device() == mx.gpu
         self._warm = 1
-        self._plans = mx.default_device() == mx.gpu and mx.cuda.is_available()
+        self._by_products = chunk_attention.fits_here()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -335,7 +335,7 @@ class MlxBackend:
                 row.remember_known()
 
     def _reading(self) -> contextlib.AbstractContextManager[None]:
-        return products.preferred() if self._plans else contextlib.nullcontext()
+        return chunk_attention.preferred() if self._by_products else contextlib.nullcontext()
 
     def _convert(self, rows: Sequence[RowState]) -> None:
         """Quantise the caches of rows that have come to where the scheme starts."""

@@ -9,7 +9,7 @@ with rows that convert on the way.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import inf, isnan
 from typing import TYPE_CHECKING, Any, cast
 
 import mlx.core as mx
@@ -38,6 +38,10 @@ NOISE_OF_HALVES = 0.1
 NOISE_OF_STEPS = 0.5
 """Largest difference that passes, as a share of the logits' standard deviation: single and half precision, and
 quantised (where noise moves a value over an edge, it moves by a whole step)."""
+
+MARGIN = 2.0
+"""In half precision what is noise depends on the model: this many times what two equal rows side by side differ from
+one, by mlx-lm's own means; never more than NOISE_OF_STEPS."""
 
 
 @dataclass(slots=True, eq=False)
@@ -84,12 +88,13 @@ def choose_store(
     if scheme is not None and not scheme.native:
         ways.append(replace(scheme, start=0))
     alone = [_each_alone(model, way) for way in ways]
+    limits = [_limit(model, expected, way) for way, expected in zip(ways, alone, strict=True)]
     findings: list[str] = []
 
     def agrees(what: str, make: Callable[[], Store], *, cohorts: bool) -> bool:
-        for way, expected in zip(ways, alone, strict=True):
+        for way, expected, limit in zip(ways, alone, limits, strict=True):
             try:
-                found = _differs(expected, _together(model, make(), way, cohorts=cohorts), _limit(expected, way))
+                found = _differs(expected, _together(model, make(), way, cohorts=cohorts), limit)
             except Exception as error:  # noqa: BLE001 - a model may do anything with a cache that it does not know
                 found = as_text(error)[0]
             if found:
@@ -188,20 +193,41 @@ def _convert(store: Store, rows: list[ProbeRow], scheme: KVScheme, forwards: int
             convert_due(row.cache, scheme)
 
 
-def _limit(alone: list[list[mx.array]], scheme: KVScheme) -> float:
+def _limit(model: Any, alone: list[list[mx.array]], scheme: KVScheme) -> float:
     if not scheme.native:
         return NOISE_OF_STEPS
-    return NOISE if alone[0][0].dtype == mx.float32 else NOISE_OF_HALVES
+    if alone[0][0].dtype == mx.float32:
+        return NOISE
+    return min(NOISE_OF_STEPS, max(NOISE_OF_HALVES, MARGIN * _apart(alone[:1], [_beside_itself(model)])))
+
+
+def _beside_itself(model: Any) -> list[mx.array]:
+    """Logits of the first row where the batch is that row twice: no store, nothing ragged, only other shapes.
+
+    Those of the row alone where a model takes no batch: then there is no noise to be had.
+    """
+    caches = make_caches(model)
+    logits = [
+        model(mx.array([ids] * 2, dtype=mx.int32), cache=caches)[0, -1]
+        for ids in (*_chunks(0, KVScheme()), *((token,) for token in _answer(0)))
+    ][-len(ANSWERS[0]) :]
+    mx.eval(logits)
+    return logits
 
 
 def _differs(alone: list[list[mx.array]], together: list[list[mx.array]], limit: float) -> str:
     """What is wrong, or nothing."""
+    worst = _apart(alone, together)
+    return "" if worst <= limit else f"logits differ by {worst:.3g} of their spread (at most {limit:.3g} is noise)"
+
+
+def _apart(alone: list[list[mx.array]], together: list[list[mx.array]]) -> float:
+    """The largest difference, as a share of the logits' standard deviation."""
     worst = 0.0
     for one, other in zip(alone, together, strict=True):
         for a, b in zip(one, other, strict=True):
             spread = cast(float, mx.std(a.astype(mx.float32)).item())
             apart = cast(float, mx.max(mx.abs(a.astype(mx.float32) - b.astype(mx.float32))).item())
             share = apart / spread if spread > 0 else apart
-            if not share <= worst:  # also where it is no number
-                worst = share
-    return "" if worst <= limit else f"logits differ by {worst:.3g} of their spread (at most {limit:g} is noise)"
+            worst = max(worst, inf if isnan(share) else share)
+    return worst

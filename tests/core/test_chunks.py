@@ -91,7 +91,7 @@ def test_a_machine_that_is_slow_at_everything_cuts_no_crumbs() -> None:
     for _ in range(40):
         planner.learn_step(160 * MS)
     assert settle(planner, 90, 2, rows_wait=True)[-1] == 32  # 154 ms, within 200; 64 would be 218
-    assert settle(ChunkPlanner(), 90, 2, rows_wait=True)[-1] == 16
+    assert settle(ChunkPlanner(), 90, 2, rows_wait=True)[-1] == SIZES[0]
     slow = ChunkPlanner()
     for _ in range(40):
         slow.learn_step(5_000 * MS)  # somebody's callback sleeps

@@ -1,4 +1,4 @@
-"""Attention by products: what the fused kernel says, for an engine's own chunks and nobody else's."""
+"""Attention of chunks by products: what the fused kernel says, for an engine's own chunks and nobody else's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mlx_notebook.core.events import Prefill, PrefillPart
-from mlx_notebook.engine.stores import products
+from mlx_notebook.engine.stores import chunk_attention
 from tests.engine.driving import Told, request, step, with_backend
 from tests.small_models import random_prompt, small
 
@@ -18,16 +18,25 @@ if TYPE_CHECKING:
     from mlx_notebook.engine.mlx_backend import MlxBackend
 
 
-@pytest.mark.parametrize(("length", "columns"), [(7, 7), (5, 40), (16, 16), (1, 1)])
-@pytest.mark.parametrize(("heads", "own"), [(4, 4), (8, 2), (6, 1)])
+@pytest.mark.parametrize("size", [(7, 7), (5, 40), (16, 16), (1, 1)])
+@pytest.mark.parametrize("grouped", [(4, 4), (8, 2), (6, 1)])
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
-def test_it_is_the_fused_kernels_answer(length: int, columns: int, heads: int, own: int, dtype: mx.Dtype) -> None:
+@pytest.mark.parametrize("device", [mx.cpu, mx.gpu], ids=["NumPy", "MLX"])
+def test_it_is_the_fused_kernels_answer(
+    size: tuple[int, int],
+    grouped: tuple[int, int],
+    dtype: mx.Dtype,
+    device: mx.DeviceType,
+) -> None:
+    (length, columns), (heads, own) = size, grouped
     shapes = [(2, heads, length, 32), (2, own, columns, 32), (2, own, columns, 32)]
     queries, keys, values = (
         mx.random.normal(shape, key=mx.random.key(at)).astype(dtype) for at, shape in enumerate(shapes)
     )
     wanted = mx.fast.scaled_dot_product_attention(queries, keys, values, scale=0.2, mask="causal")
-    found = products.attend(queries, keys, values, 0.2)
+    with chunk_attention.preferred():
+        chunk_attention._thread.device = device
+        found = chunk_attention.attend(queries, keys, values, 0.2)
     assert found.dtype == dtype
     noise = 1e-5 if dtype == mx.float32 else 2e-2
     assert mx.allclose(found.astype(mx.float32), wanted.astype(mx.float32), atol=noise)
@@ -37,48 +46,55 @@ def columns_of(count: int) -> mx.array:
     return mx.zeros((1, 2, count, 8))
 
 
+@pytest.fixture(autouse=True)
+def however_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(chunk_attention.LEAST, mx.cpu, 1)
+
+
 def test_it_serves_chunks_of_an_engines_thread_alone() -> None:
     queries, keys = columns_of(3), columns_of(9)
-    assert not products.serve(queries, keys, "causal", None), "mlx-lm's own call"
+    assert not chunk_attention.serves(queries, keys, "causal", None), "mlx-lm's own call"
     elsewhere = []
-    with products.preferred():
-        assert products.serve(queries, keys, "causal", None)
-        assert not products.serve(columns_of(1), keys, "causal", None), "a step"
-        assert not products.serve(queries, keys, None, None)
-        assert not products.serve(queries, keys, mx.ones((3, 9)), None), "a window"
-        assert not products.serve(queries, (keys, keys, keys), "causal", None), "quantised"
-        assert not products.serve(queries, keys, "causal", mx.zeros(2)), "sinks"
-        other = threading.Thread(target=lambda: elsewhere.append(products.serve(queries, keys, "causal", None)))
+    with chunk_attention.preferred():
+        assert chunk_attention.serves(queries, keys, "causal", None)
+        assert not chunk_attention.serves(columns_of(1), keys, "causal", None), "a step"
+        assert not chunk_attention.serves(queries, keys, None, None)
+        assert not chunk_attention.serves(queries, keys, mx.ones((3, 9)), None), "a window"
+        assert not chunk_attention.serves(queries, (keys, keys, keys), "causal", None), "quantised"
+        assert not chunk_attention.serves(queries, keys, "causal", mx.zeros(2)), "sinks"
+        other = threading.Thread(target=lambda: elsewhere.append(chunk_attention.serves(queries, keys, "causal", None)))
         other.start()
         other.join()
     assert elsewhere == [False]
-    assert not products.serve(queries, keys, "causal", None)
+    assert not chunk_attention.serves(queries, keys, "causal", None)
 
 
 def test_what_would_fill_memory_is_left_to_the_fused_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     queries, keys = columns_of(3), columns_of(9)
-    with products.preferred():
-        monkeypatch.setattr(products, "MOST", 2 * 3 * 9)
-        assert products.serve(queries, keys, "causal", None)
-        monkeypatch.setattr(products, "MOST", 2 * 3 * 9 - 1)
-        assert not products.serve(queries, keys, "causal", None)
+    with chunk_attention.preferred():
+        monkeypatch.setattr(chunk_attention, "MOST", 2 * 3 * 9)
+        assert chunk_attention.serves(queries, keys, "causal", None)
+        monkeypatch.setitem(chunk_attention.LEAST, mx.cpu, 2 * 3 * 9 + 1)
+        assert not chunk_attention.serves(queries, keys, "causal", None), "not worth it"
+        monkeypatch.setattr(chunk_attention, "MOST", 2 * 3 * 9 - 1)
+        assert not chunk_attention.serves(queries, keys, "causal", None)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "gemma3_text", "lfm2"])
 def test_prompts_read_so_are_answered_as_ever(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[int, ...]] = []
-    attend = products.attend
+    attend = chunk_attention.attend
 
     def counting(queries: mx.array, *args: Any) -> mx.array:
         calls.append(tuple(queries.shape))
         return attend(queries, *args)
 
-    monkeypatch.setattr(products, "attend", counting)
+    monkeypatch.setattr(chunk_attention, "attend", counting)
     lengths = (40, 9, 23)
     prompts = [random_prompt(length, seed=length) for length in lengths]
 
     def work(backend: MlxBackend, *, plans: bool) -> list[np.ndarray]:
-        backend._plans = plans  # as on CUDA
+        backend._by_products = plans
         rows = {at: Told() for at in range(len(prompts))}
         for at, prompt in enumerate(prompts):
             backend.open(request(at, prompt, max_tokens=6, logprobs=3))
