@@ -136,13 +136,3 @@ def _kernel(
     )
     kernel: Callable[..., Any] = made
     return kernel
-
-
-def kernel_serves(head_width: int, dtype: mx.Dtype) -> bool:
-    """Whether the CUDA kernel can run here for such heads."""
-    return (
-        mx.default_device() == mx.gpu
-        and mx.cuda.is_available()
-        and head_width in (64, 128)
-        and dtype in (mx.bfloat16, mx.float16, mx.float32)
-    )
