@@ -18,6 +18,7 @@ from mlx_notebook.engine.parity import choose_store
 from mlx_notebook.engine.stores.caches import arrays_of, detach, make_caches, twin
 from mlx_notebook.engine.stores.joined import joined
 from mlx_notebook.engine.stores.late_rope import Turns
+from mlx_notebook.engine.stores.late_sum import Sums
 from mlx_notebook.engine.stores.page_check import agrees_with_stock
 from mlx_notebook.engine.stores.page_ops import StockPages
 from mlx_notebook.engine.stores.pages import SCRATCH, STEP, Pages, pages_for
@@ -49,17 +50,17 @@ def started(store: PoolStore, model: Any, tokens: list[int], body: int) -> TestR
 
 
 def pool_of(model: Any, late: bool) -> PoolStore:
-    """A pool over stock operations; with late ropes, what a kernel gets to turn."""
+    """A pool over stock operations; `late`: ropes and sums are left to them, as to a kernel."""
     if not late:
         return PoolStore(model, StockPages())
-    turns = Turns(model.layers[0].self_attn.rope.dims)
     ops = StockPages()
-    store = PoolStore(model, ops, twin=joined(model, ops.split, turns), turns=turns)
-    assert turns.found == len(model.layers)
+    turns, sums = Turns(model.layers[0].self_attn.rope.dims), Sums(ops)
+    store = PoolStore(model, ops, twin=joined(model, ops.split, turns, sums), turns=turns)
+    assert turns.found == sums.found == len(model.layers)
     return store
 
 
-@pytest.fixture(params=[False, True], ids=["ropes", "late ropes"])
+@pytest.fixture(params=[False, True], ids=["as the model has it", "late"])
 def late(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
@@ -268,7 +269,7 @@ def test_what_is_allocated_is_what_is_reported_and_goes_with_the_last_row(served
 
 
 def test_a_pool_that_found_no_room_to_grow_serves_those_who_come_again(
-    served: Any, monkeypatch: pytest.MonkeyPatch
+    served: Any, late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = pool_of(served, late)
     prompts = [random_prompt(BLOCK + 20, seed=seed) for seed in (1, 2)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import mlx.core as mx
@@ -13,6 +14,7 @@ from mlx_notebook.engine.stores.caches import make_caches
 from mlx_notebook.engine.stores.cuda_pages import CudaPages
 from mlx_notebook.engine.stores.joined import joined
 from mlx_notebook.engine.stores.late_rope import Turns
+from mlx_notebook.engine.stores.late_sum import Sums
 from mlx_notebook.engine.stores.metal_pages import MetalPages
 from mlx_notebook.engine.stores.page_check import agrees_with_stock
 from mlx_notebook.engine.stores.page_ops import kernels_serve
@@ -58,19 +60,20 @@ def device_kind() -> str:
 
 
 def _makers(model: Any, ops: PageOps, width: int) -> list[Callable[[], Store]]:
-    turns = Turns(width)
+    turns, sums = Turns(width), Sums(ops)
 
-    def split(product: mx.array, cuts: list[int]) -> Sequence[mx.array]:
+    def split(whole: mx.array, cuts: list[int]) -> Sequence[mx.array]:
         # Only a late rope leaves queries and keys as they are; whatever computes with slices copies them first.
-        return list(mx.split(product, cuts, axis=-1)) if turns.late else ops.split(product, cuts)
+        return list(mx.split(whole, cuts, axis=-1)) if turns.late else ops.split(whole, cuts)
 
-    twin = joined(model, split, turns)  # once: the probe makes stores of its own, and weights are large
+    twin = joined(model, split, turns, sums)  # once: the probe makes stores of its own, and weights are large
 
-    def make(late: bool) -> Store:
-        turns.late = late
+    def make(ropes: bool, blocks: bool) -> Store:
+        turns.late, sums.late = ropes, blocks
         return PoolStore(model, ops, twin=twin, turns=turns)
 
-    return [partial(make, late) for late in ((True, False) if turns.found else (False,))]
+    ways = product((True, False) if turns.found else (False,), (True, False) if sums.found else (False,))
+    return [partial(make, ropes, blocks) for ropes, blocks in ways]
 
 
 def _heads_of(model: Any) -> tuple[int, int, mx.Dtype] | None:

@@ -31,6 +31,7 @@ class CudaPages:
         filled = ["ksrc", "vsrc", "kpool", "vpool", "pages", "lengths"]
         self._fill = _kernel("mlxnb_fill_pages", filled, ["done"], source.FILL)
         self._split = _kernel("mlxnb_split_three", ["whole"], ["first", "second", "third"], source.SPLIT)
+        self._add_norm = _kernel("mlxnb_add_norm", ["x", "more", "weight_of"], ["sum", "normed"], source.ADD_NORM)
         self._no_turn = mx.zeros(1)
         mx.eval(self._no_turn)  # made once: steps are traced with it
 
@@ -54,6 +55,21 @@ class CudaPages:
             output_dtypes=[product.dtype] * 3,
         )
         return parts
+
+    def add_norm(self, x: mx.array, more: mx.array, weight: mx.array, eps: float) -> tuple[mx.array, mx.array]:
+        width = x.shape[-1]
+        if width % 8 or not x.dtype == more.dtype == weight.dtype:
+            total = x + more
+            return total, mx.fast.rms_norm(total, weight, eps)
+        outputs: list[mx.array] = self._add_norm(
+            inputs=[x, more, weight],
+            template=[("T", x.dtype), ("D", width), ("EPS_BITS", _bits_of(eps))],
+            grid=(x.size // width * 256, 1, 1),
+            threadgroup=(256, 1, 1),
+            output_shapes=[x.shape, x.shape],
+            output_dtypes=[x.dtype, x.dtype],
+        )
+        return outputs[0], outputs[1]
 
     def fill(self, pool: LayerPool, pages: mx.array, keys: mx.array, values: mx.array, lengths: mx.array) -> mx.array:
         rows, heads, capacity, width = keys.shape

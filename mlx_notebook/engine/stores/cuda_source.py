@@ -221,3 +221,43 @@ if (at < A + B + C) {
   *reinterpret_cast<uint4*>(to) = word;
 }
 """
+
+ADD_NORM = """
+constexpr int THREADS = 256, EACH = (D / 8 + THREADS - 1) / THREADS;
+const size_t row = blockIdx.x;
+const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+const float eps = __int_as_float(EPS_BITS);
+float kept[EACH][8], squares = 0.0f;
+#pragma unroll
+for (int j = 0; j < EACH; ++j) {
+  const int at = (j * THREADS + threadIdx.x) * 8;
+  if (at < D) {
+    float other[8];
+    Eight<T>::load(x + row * D + at, kept[j]);
+    Eight<T>::load(more + row * D + at, other);
+    for (int i = 0; i < 8; ++i) {
+      const T whole = static_cast<T>(kept[j][i] + other[i]);
+      sum[row * D + at + i] = whole;
+      kept[j][i] = static_cast<float>(whole);
+      squares += kept[j][i] * kept[j][i];
+    }
+  }
+}
+for (int off = 16; off > 0; off /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, off);
+__shared__ float parts[THREADS / 32];
+if (lane == 0) parts[warp] = squares;
+__syncthreads();
+float total = 0.0f;
+for (int w = 0; w < THREADS / 32; ++w) total += parts[w];
+const float inverse = rsqrtf(total / D + eps);
+#pragma unroll
+for (int j = 0; j < EACH; ++j) {
+  const int at = (j * THREADS + threadIdx.x) * 8;
+  if (at < D) {
+    float by[8];
+    Eight<T>::load(weight_of + at, by);
+    for (int i = 0; i < 8; ++i)
+      normed[row * D + at + i] = static_cast<T>(static_cast<float>(static_cast<T>(kept[j][i] * inverse)) * by[i]);
+  }
+}
+"""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mlx_notebook.engine.stores.late_rope import Turns
+    from mlx_notebook.engine.stores.late_sum import Sums
 
     Split = Callable[[mx.array, list[int]], Sequence[mx.array]]
 
@@ -29,34 +30,35 @@ ROPE = "rope"
 SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
-def joined(model: Any, split: Split, turns: Turns | None = None) -> Any:
+def joined(model: Any, split: Split, turns: Turns | None = None, sums: Sums | None = None) -> Any:
     """A twin of the model with sibling projections joined; plain `nn.Linear` only, others stay as they are.
 
     Args:
         model: an mlx-lm model, or a part of one.
         split: gives the parts of a product [..., n] cut at these columns.
         turns: takes over the model's ropes, where that can be; None leaves them.
+        sums: takes over the sums between a model's blocks and norms, likewise.
     """
     twin = copy.copy(model)
     for key, child in model.items():
         is_rope = key == ROPE and isinstance(child, Module)
-        twin[key] = turns.rope(child) if is_rope and turns is not None else _twin_of(child, split, turns)
+        twin[key] = turns.rope(child) if is_rope and turns is not None else _twin_of(child, split, turns, sums)
     for names in SIBLINGS:
         linears = [model.get(name) for name in names]
         if _alike(linears):
             group = _Group(linears, split)
             for at, name in enumerate(names):
                 twin[name] = _Part(group, at)
-    return twin
+    return twin if sums is None else sums.instead_of(twin)
 
 
-def _twin_of(child: Any, split: Split, turns: Turns | None) -> Any:
+def _twin_of(child: Any, split: Split, turns: Turns | None, sums: Sums | None) -> Any:
     if isinstance(child, Module):
-        return joined(child, split, turns)
+        return joined(child, split, turns, sums)
     if isinstance(child, list | tuple):
-        return type(child)(_twin_of(one, split, turns) for one in child)
+        return type(child)(_twin_of(one, split, turns, sums) for one in child)
     if isinstance(child, dict):
-        return {key: _twin_of(one, split, turns) for key, one in child.items()}
+        return {key: _twin_of(one, split, turns, sums) for key, one in child.items()}
     return child
 
 

@@ -95,7 +95,9 @@ def angles(rope: Rope, width: int, offset: mx.array) -> mx.array:
     half = width // 2
     basis = mx.concatenate([mx.ones(half), mx.zeros(half)])
     rows = offset.shape[0]
-    return rope(mx.broadcast_to(basis, (rows, 1, 1, width)), offset=offset).reshape(rows, width)
+    # Contiguous: of a broadcast array MLX 0.32 on CUDA turns the wrong numbers.
+    heads = mx.contiguous(mx.broadcast_to(basis, (rows, 1, 1, width)))
+    return rope(heads, offset=offset).reshape(rows, width)
 
 
 def turned(x: mx.array, turn: mx.array | None) -> mx.array:

@@ -19,17 +19,29 @@ TABLE = 32
 
 
 def agrees_with_stock(ops: PageOps, heads: int, own: int, width: int, dtype: mx.Dtype) -> bool:
-    """Whether attention over pages is what stock operations make of it, with turns and without.
+    """Whether attention over pages, with turns and without, and sums with their norms are what stock operations make.
 
     Queries, keys and values come as slices of one product, as they do in a model.
     """
     bound = 2e-5 if dtype == mx.float32 else 2e-2
     for late in (False, True):
-        ways: list[PageOps] = [ops, StockPages()]
-        ours, stock = (_two_steps(way, heads, own, width, dtype, late=late) for way in ways)
-        if not all(float(mx.max(mx.abs(a - b))) <= bound for a, b in zip(ours, stock, strict=True)):
+        ours, stock = (_two_steps(way, heads, own, width, dtype, late=late) for way in (ops, StockPages()))
+        if not _close(ours, stock, bound):
             return False
-    return True
+    ours, stock = (_sum_and_norm(way, dtype) for way in (ops, StockPages()))
+    return _close(ours, stock, 2 * bound)
+
+
+def _close(ours: list[mx.array], stock: list[mx.array], bound: float) -> bool:
+    pairs = zip(ours, stock, strict=True)
+    return all(float(mx.max(mx.abs(a.astype(mx.float32) - b.astype(mx.float32)))) <= bound for a, b in pairs)
+
+
+def _sum_and_norm(ops: PageOps, dtype: mx.Dtype) -> list[mx.array]:
+    """Of rows that are wider than what one group of threads reads at once, and end within it."""
+    x, more = (mx.random.normal((3, 1, 2_056), key=mx.random.key(n)).astype(dtype) for n in (17, 19))
+    weight = mx.random.uniform(0.5, 1.5, (2_056,), key=mx.random.key(23)).astype(dtype)
+    return list(ops.add_norm(x, more, weight, 1e-5))
 
 
 def _two_steps(ops: PageOps, heads: int, own: int, width: int, dtype: mx.Dtype, *, late: bool) -> list[mx.array]:
@@ -48,7 +60,7 @@ def _two_steps(ops: PageOps, heads: int, own: int, width: int, dtype: mx.Dtype, 
     for at in (positions, mx.where(positions >= 0, positions + 1, positions)):
         out = ops.attend(pool, queries, keys, values, table, at, width**-0.5, turn)
         mx.eval(out)
-        seen.append(out.astype(mx.float32))
+        seen.append(out)
     return seen
 
 

@@ -64,6 +64,10 @@ class PageOps(Protocol):
         """
         ...
 
+    def add_norm(self, x: mx.array, more: mx.array, weight: mx.array, eps: float) -> tuple[mx.array, mx.array]:
+        """`x + more` [..., D], and that sum divided by its root mean square, times `weight` [D]."""
+        ...
+
     def split(self, product: mx.array, cuts: list[int]) -> Sequence[mx.array]:
         """The parts of a product [..., n] cut at these columns."""
         ...
@@ -76,6 +80,10 @@ class StockPages:
 
     def split(self, product: mx.array, cuts: list[int]) -> Sequence[mx.array]:
         return list(mx.split(product, cuts, axis=-1))
+
+    def add_norm(self, x: mx.array, more: mx.array, weight: mx.array, eps: float) -> tuple[mx.array, mx.array]:
+        total = x + more
+        return total, mx.fast.rms_norm(total, weight, eps)
 
     def fill(self, pool: LayerPool, pages: mx.array, keys: mx.array, values: mx.array, lengths: mx.array) -> mx.array:
         for row, columns in enumerate(cast("list[int]", lengths.tolist())):
