@@ -60,6 +60,8 @@ class ChunkPlanner:
         self.boundaries = boundaries
         self._costs = ChunkCosts(token_ns)
         self._step_ns = 0.0
+        self._step_after_ns = 0.0
+        self._after_a_chunk = False
 
     def learn(self, padded_tokens: int, spent_ns: int, columns: int = 0) -> None:
         """A forward over this many prompt tokens (padding counted), after so many columns a row, took so long."""
@@ -69,19 +71,30 @@ class ChunkPlanner:
         """The forward over these parts took so long. Where nothing had to be computed there is nothing to learn."""
         computed = [part for part in parts if part.computed > 0]
         if computed:
+            self._after_a_chunk = True
             columns = sum(part.start for part in computed) // len(computed)
             self.learn(max(part.computed for part in computed) * len(computed), spent_ns, columns)
 
     def learn_step(self, spent_ns: int) -> None:
-        """A decode step took so long."""
-        self._step_ns += WEIGHT * (min(spent_ns, MOST_OF_A_STEP_NS) - self._step_ns)
+        """A decode step took so long. Those after a chunk take longer than others: what they read was displaced."""
+        spent = min(spent_ns, MOST_OF_A_STEP_NS)
+        if self._after_a_chunk:
+            self._step_after_ns += WEIGHT * (spent - self._step_after_ns) if self._step_after_ns else spent
+            self._after_a_chunk = False
+        else:
+            self._step_ns += WEIGHT * (spent - self._step_ns)
 
     def budget(self, *, rows_wait: bool, columns: int = 0) -> int:
         """Tokens of one forward now, after so many columns; `rows_wait` says whether any row is writing."""
         if self.fixed is not None:
             return self.fixed
-        target = AIM * TARGET_NS + self._step_ns if rows_wait else TARGET_NS * ALONE_FACTOR
+        target = AIM * TARGET_NS + self._left_of_two_steps() if rows_wait else TARGET_NS * ALONE_FACTOR
         return self._costs.largest_within(target, columns)
+
+    def _left_of_two_steps(self) -> float:
+        """What a row may wait beside the target is two steps as they are without chunks; the one after it is one."""
+        after = self._step_after_ns or self._step_ns
+        return max(0.0, 2 * self._step_ns - after) if self._step_ns else after
 
     def plan(self, rows: Sequence[Row], *, rows_wait: bool) -> tuple[PrefillPart, ...]:
         """The next forward for these rows (in turn order); empty if there are none."""

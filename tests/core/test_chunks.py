@@ -151,6 +151,25 @@ def test_a_first_prompt_that_begins_far_in_is_learned_from() -> None:
     assert planner.budget(rows_wait=True, columns=5_000) == SIZES[-1]
 
 
+def test_a_step_after_a_chunk_that_takes_longer_is_reckoned_with() -> None:
+    planner = ChunkPlanner()
+    for _ in range(40):
+        planner.learn_step(75 * MS)
+    settle(planner, 0, 1, rows_wait=True)
+    assert planner.budget(rows_wait=True) == 64  # within 40 + 75
+    for _ in range(40):
+        planner.learn_forward(forward((0, 64, False)), 64 * MS)
+        planner.learn_step(110 * MS)
+    assert planner.budget(rows_wait=True) == 64  # 64 + 110 is what 40 + 2 * 75 allows, less 16
+    for _ in range(40):
+        planner.learn_forward(forward((0, 64, False)), 64 * MS)
+        planner.learn_step(140 * MS)
+    assert planner.budget(rows_wait=True) == 32
+    for _ in range(40):
+        planner.learn_step(140 * MS)  # now they all do
+    assert planner.budget(rows_wait=True) == 128
+
+
 def test_alone_a_chunk_may_take_longer() -> None:
     assert settle(ChunkPlanner(), 0, 1, rows_wait=False)[-1] == 256
     assert TARGET_NS * ALONE_FACTOR >= 256 * MS

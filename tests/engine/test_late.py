@@ -152,7 +152,7 @@ def test_switched_off_all_is_as_the_model_has_it(late: Late, product: mx.array) 
     assert mx.array_equal(late.rope(rope)(x, offset=7), rope(x, offset=7))
 
 
-class TurnsByHalf(StockPages):
+class Unturned(StockPages):
     """Attends to heads before they are turned."""
 
     def attend_heads(self, pool: Any, queries: Heads, keys: Heads, *args: Any) -> Seen:
@@ -160,7 +160,7 @@ class TurnsByHalf(StockPages):
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
-@pytest.mark.parametrize("ops", [StockPages(), TurnsByHalf()], ids=["right", "wrong"])
+@pytest.mark.parametrize("ops", [StockPages(), Unturned()], ids=["right", "wrong"])
 def test_the_probe_takes_the_plain_way_where_late_is_not_for_a_model(kind: str, ops: StockPages) -> None:
     model = small(kind)[0] if kind == "llama" else normed_heads()
     route = AttentionRoute(model)

@@ -161,13 +161,3 @@ def _kernel(name: str, inputs: list[str], outputs: list[str], code: str) -> Call
     )
     kernel: Callable[..., Any] = made
     return kernel
-
-
-def kernel_serves(head_width: int, dtype: mx.Dtype) -> bool:
-    """Whether the CUDA kernel can run here for such heads."""
-    return (
-        mx.default_device() == mx.gpu
-        and mx.cuda.is_available()
-        and head_width in (64, 128)
-        and dtype in (mx.bfloat16, mx.float16, mx.float32)
-    )

@@ -38,7 +38,7 @@ class PageOps(Protocol):
     """What the pool store does with pages.
 
     Attributes:
-        in_place: pages are updated where they lie, behind MLX's back.
+        in_place: pages are written where they lie, unseen by MLX: steps must follow on one stream, and can be compiled.
         least_places: of a step of several rows; fewer would take longer.
     """
 
@@ -115,18 +115,12 @@ class StockPages:
         scale: float,
     ) -> mx.array:
         rows, width = table.shape
-        at = mx.maximum(positions, 0)
-        page = mx.take_along_axis(table, (at // BLOCK)[:, None], axis=1)[:, 0]
-        column = at % BLOCK
-        for name, new in (("keys", keys), ("values", values)):
-            target = getattr(pool, name)
-            target[page, :, column] = new[:, :, 0]  # an idle place's table names the page that is nobody's
-            setattr(pool, name, target)
+        write_columns(pool, keys, values, *next_columns(table, positions))
         held = [
             array[table].transpose(0, 2, 1, 3, 4).reshape(rows, array.shape[1], width * BLOCK, array.shape[3])
             for array in (pool.keys, pool.values)
         ]
-        mask = (mx.arange(width * BLOCK)[None] <= at[:, None])[:, None, None]
+        mask = (mx.arange(width * BLOCK)[None] <= mx.maximum(positions, 0)[:, None])[:, None, None]
         seen = mx.fast.scaled_dot_product_attention(queries, *held, scale=scale, mask=mask)
         return mx.where((positions >= 0)[:, None, None, None], seen, 0)
 
@@ -142,3 +136,22 @@ class StockPages:
     ) -> Seen:
         seen = self.attend(pool, queries.array(), keys.array(), values.array(), table, positions, scale)
         return Seen(seen.transpose(*HEADS_FIRST).flatten(-2))
+
+
+def next_columns(table: mx.array, positions: mx.array) -> tuple[mx.array, mx.array]:
+    """Page and column within it [R] that each row's next column takes; an idle place's table names nobody's page."""
+    at = mx.maximum(positions, 0)
+    return mx.take_along_axis(table, (at // BLOCK)[:, None], axis=1)[:, 0], at % BLOCK
+
+
+def write_columns(pool: LayerPool, keys: mx.array, values: mx.array, page: mx.array, column: mx.array) -> None:
+    """Write each row's new column [R, H, 1, D] by an assignment, which MLX orders before whatever reads it."""
+    for name, new in (("keys", keys), ("values", values)):
+        target = getattr(pool, name)
+        target[page, :, column] = new[:, :, 0]
+        setattr(pool, name, target)
+
+
+def kernels_serve(head_width: int, dtype: mx.Dtype) -> bool:
+    """Whether the kernels are written for such heads."""
+    return head_width in (64, 128) and dtype in (mx.bfloat16, mx.float16, mx.float32)
