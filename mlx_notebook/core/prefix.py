@@ -68,6 +68,19 @@ class PrefixIndex:
             prompt: all of its tokens.
             allowed: of so many tokens that an entry could spare, those that may be taken from it.
         """
+        best = self.best(prompt, allowed)
+        if best is None:
+            self.counters.misses += 1
+            return None
+        self._entries.move_to_end(best[0].id)
+        self.counters.hits += 1
+        self.counters.tokens_reused += best[1]
+        return best
+
+    def best(
+        self, prompt: Sequence[int], allowed: Callable[[Entry, int], int] = lambda _entry, tokens: tokens
+    ) -> tuple[Entry, int] | None:
+        """What `take` would find; nothing is counted, and no entry is used."""
         best: tuple[Entry, int] | None = None
         prompt = tuple(prompt)
         for entry in self._entries.values():
@@ -75,12 +88,6 @@ class PrefixIndex:
             usable = _usable(entry, prompt, beat)
             if usable and (tokens := allowed(entry, usable)) > beat:
                 best = entry, tokens
-        if best is None:
-            self.counters.misses += 1
-            return None
-        self._entries.move_to_end(best[0].id)
-        self.counters.hits += 1
-        self.counters.tokens_reused += best[1]
         return best
 
     def covers(self, tokens: Sequence[int]) -> bool:
@@ -137,10 +144,10 @@ def _usable(entry: Entry, prompt: tuple[int, ...], beat: int) -> int:
         return 0
     if entry.tokens[:most] == prompt[:most]:
         return most if entry.trimmable or most == len(entry.tokens) else 0
-    return _common(entry.tokens, prompt, beat + 1, most) if entry.trimmable else 0
+    return common(entry.tokens, prompt, beat + 1, most) if entry.trimmable else 0
 
 
-def _common(a: tuple[int, ...], b: tuple[int, ...], low: int, high: int) -> int:
+def common(a: tuple[int, ...], b: tuple[int, ...], low: int, high: int) -> int:
     """Length of the common beginning, known to be in [low, high): by halving, as slices compare fast."""
     while high - low > 1:
         middle = (low + high) // 2

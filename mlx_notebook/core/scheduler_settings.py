@@ -33,6 +33,7 @@ class SchedulerSettings:
         budget: bytes that rows and entries may take together.
         prompt_cache: bytes that entries may take, 0 for none.
         trimmable: whether a kept state can be cut back to a shorter prefix.
+        worth_waiting: tokens that another row's reading must spare a row for it to wait for that.
         deterministic: only states that prefill built, on chunk boundaries, are reused; prompts go alone.
     """
 
@@ -44,6 +45,7 @@ class SchedulerSettings:
     budget: int = UNLIMITED
     prompt_cache: int = 0
     trimmable: bool = True
+    worth_waiting: int = 128
     deterministic: bool = False
 
 
