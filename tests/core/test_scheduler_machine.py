@@ -40,6 +40,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         prompt_cache=st.sampled_from([0, 40, 150, 1 << 40]),
         trimmable=st.booleans(),
         deterministic=st.booleans(),
+        worth_waiting=st.sampled_from([MIN_REUSE, MIN_REUSE, 128]),
     )
     def start(self, max_rows: int, prompt_cache: int, chunk: int | None, deterministic: bool, **limits: Any) -> None:
         self.max_rows, self.ceiling = max_rows, prompt_cache
@@ -359,6 +360,21 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert held == memory.prefixes.nbytes <= max(0, self.ceiling)
         running = self.running()
         assert memory.projected == sum(memory.need_of(self.scheduler.rows[row_id]) for row_id in running)
+
+    @invariant()
+    def who_waits_for_a_beginning_waits_for_one_who_reads_it(self) -> None:
+        scheduler = self.scheduler
+        for row in scheduler.waiting_rows():
+            awaited = scheduler.sharing.awaited(row)
+            if awaited is None:
+                continue
+            reader, tokens, stop = awaited
+            assert scheduler.rows[reader.id] is reader
+            assert reader.status == "prefill"
+            assert reader.prefilled < stop <= tokens
+            assert reader.request.shape.prompt_ids[:tokens] == row.request.shape.prompt_ids[:tokens]
+            assert reader.request.cache_prompt
+            assert row.request.cache_prompt
 
     @invariant()
     def nobody_starves(self) -> None:
