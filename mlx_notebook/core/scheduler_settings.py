@@ -11,6 +11,9 @@ from mlx_notebook.core.projection import CacheCost
 UNLIMITED = 1 << 62
 """A budget where nothing is counted."""
 
+WORTH_WAITING = 128
+"""Tokens of a beginning that another row reads: fewer are read again sooner than they are waited for."""
+
 
 class LeaseState(StrEnum):
     """What the scheduler knows of the device."""
@@ -45,7 +48,7 @@ class SchedulerSettings:
     budget: int = UNLIMITED
     prompt_cache: int = 0
     trimmable: bool = True
-    worth_waiting: int = 128
+    worth_waiting: int = WORTH_WAITING
     deterministic: bool = False
 
 

@@ -89,6 +89,16 @@ def test_one_who_read_past_it_is_not_waited_for() -> None:
     run.finish()
 
 
+def test_one_read_in_a_single_chunk_before_others_came_stopped_where_its_call_said() -> None:
+    run = SharingRun(settings(trimmable=False, chunk=4_000))
+    run.submit(1, (*BEGINNING, *ends(1)), boundaries=(SHARED,))
+    run.turn()
+    run.turn()
+    run.submit(2, (*BEGINNING, *ends(2)))
+    run.finish()
+    assert run.cached() == [0, SHARED]
+
+
 @pytest.mark.parametrize("done", [0, 2], ids=["at once", "half-way"])
 def test_if_the_reader_is_cancelled_the_next_one_reads(done: int) -> None:
     run = SharingRun()
@@ -339,4 +349,6 @@ def test_it_says_so_no_more_once_nobody_reads_it() -> None:
     run.feed(ev.CancelAsked(0, 1, FinishDetail.USER))
     cancelled = run.now_ns
     run.finish()
-    assert explain(recording_of([run.ring.since(0).columns]), 2, at_ns=cancelled - 1)[0].code == "queue-shared-beginning"
+    assert (
+        explain(recording_of([run.ring.since(0).columns]), 2, at_ns=cancelled - 1)[0].code == "queue-shared-beginning"
+    )
