@@ -42,11 +42,12 @@ class PrefixCounters:
 
 
 class PrefixIndex:
-    """Entries in order of their last use, the least recent first."""
+    """Entries in order of their last use, the least recent first; `changes` counts those that came and went."""
 
     def __init__(self, ceiling: int) -> None:
         self.ceiling = ceiling
         self.nbytes = 0
+        self.changes = 0
         self.counters = PrefixCounters()
         self._entries: OrderedDict[int, Entry] = OrderedDict()
         self._next_id = 1
@@ -107,6 +108,7 @@ class PrefixIndex:
         for entry_id in gone:
             self._forget(entry_id)
         self._entries[entry.id] = entry
+        self.changes += 1
         self.nbytes += entry.nbytes
         return gone + self.shrink(room)
 
@@ -123,10 +125,12 @@ class PrefixIndex:
         """Forget all; their ids."""
         gone = list(self._entries)
         self._entries.clear()
+        self.changes += 1
         self.nbytes = 0
         return gone
 
     def _forget(self, entry_id: int) -> None:
+        self.changes += 1
         self.nbytes -= self._entries.pop(entry_id).nbytes
 
     @staticmethod

@@ -342,8 +342,8 @@ class Scheduler(Controlled):
             return WaitCause.FENCE, 0
         if self._runs_alone(row):
             return WaitCause.EMPTY, self._running
-        if self.memory.fits(row) and (awaited := self.sharing.awaited(row)) is not None:
-            return WaitCause.SHARED, awaited.reader.id
+        if self.memory.fits(row) and (reader := self.sharing.reader_for(row)):
+            return WaitCause.SHARED, reader
         return WaitCause.BUDGET, max(0, self.memory.over_by(row, self.memory.need_of(row) + self.memory.projected))
 
     @property

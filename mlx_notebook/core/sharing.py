@@ -51,20 +51,21 @@ class Sharing:
         self._ring = ring
         self._readers: dict[tuple[int, ...], list[Row]] = {}
         self._told: dict[int, tuple[int, int]] = {}
+        self._known: dict[int, tuple[int, int]] = {}
 
     def reads(self, row: Row) -> None:
         """The row's prompt is being read from now on. One that is read again, after a failed step, leads nobody."""
-        self._told.pop(row.id, None)
+        self._forget(row)
         if self._shares(row) and not row.rewinds:
             self._readers.setdefault(self._key(row), []).append(row)
 
     def advanced(self, row: Row) -> None:
         """Some of the row's prompt was read."""
-        self.changes += bool(row.stops)
+        self.changes += any(at <= row.prefilled for at in row.stops)
 
     def left(self, row: Row) -> None:
         """The row reads no more, or waits no more."""
-        self._told.pop(row.id, None)
+        self._forget(row)
         readers = self._readers.get(key := self._key(row), [])
         if row in readers:
             readers.remove(row)
@@ -83,6 +84,10 @@ class Sharing:
             _ask(found)
         return found is not None
 
+    def reader_for(self, row: Row) -> int:
+        """Whom the row waited for when it was last asked: its id, 0 for nobody."""
+        return self._told.get(row.id, (0, 0))[0]
+
     def awaited(self, row: Row) -> Awaited | None:
         """What the row waits for: of all that would spare it enough, the one that spares most."""
         if row.opened or not self._shares(row):
@@ -90,7 +95,7 @@ class Sharing:
         readers = self._readers.get(self._key(row))
         if readers is None:
             return None
-        known = self._memory.known(row)
+        known = self._tokens_known(row)
         found = [one for reader in readers if (one := self._from(reader, row, known)) is not None]
         return max(found, key=lambda one: one.stop, default=None)
 
@@ -107,6 +112,18 @@ class Sharing:
         if stop <= reader.prefilled or stop - known < self._least or not self._memory.has_room(stop):
             return None
         return Awaited(reader, tokens, stop)
+
+    def _tokens_known(self, row: Row) -> int:
+        """As `Memory.known` says; looked up once for each change of the cache, since rows are asked again and again."""
+        version, tokens = self._known.get(row.id, (-1, 0))
+        if version != self._memory.prefixes.changes:
+            tokens = self._memory.known(row)
+            self._known[row.id] = self._memory.prefixes.changes, tokens
+        return tokens
+
+    def _forget(self, row: Row) -> None:
+        self._told.pop(row.id, None)
+        self._known.pop(row.id, None)
 
     def _shares(self, row: Row) -> bool:
         return not self._off and self._memory.caches(row) and row.prompt_tokens > self._least

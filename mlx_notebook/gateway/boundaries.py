@@ -50,17 +50,17 @@ def boundaries_of(prompt: Any, ids: Sequence[int], encode: Callable[[Any], Seque
     return tuple(sorted(position for position in found if position >= MIN_REUSE))
 
 
-def shared_by(prompts: Sequence[Sequence[int]]) -> int | None:
-    """The position up to which all of these prompts begin alike; None for one prompt, or too few tokens.
+def shared_by(prompts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The position up to which all of these prompts begin alike; none for one prompt, or too few tokens.
 
     The scheduler finds by itself what waiting rows share with one that is read. This is for the one that is read in a
     single chunk before it has heard of the others.
     """
     if len(prompts) < 2:
-        return None
+        return ()
     # In order of their tokens, whatever the first and the last have in common all have.
     shared = min(_common(min(prompts), max(prompts)), min(map(len, prompts)) - 1)
-    return shared if shared >= WORTH_WAITING else None
+    return (shared,) if shared >= WORTH_WAITING else ()
 
 
 def _messages(prompt: Any) -> list[dict[str, Any]]:

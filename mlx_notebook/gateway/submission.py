@@ -148,12 +148,10 @@ def check_call(
             if several:
                 error.add_note(f"in prompt {position} of {len(prompts)}")
             raise
-    shared = shared_by([shape.prompt_ids for shape, _, _ in shapes]) if wants_boundaries else None
+    shared = shared_by([shape.prompt_ids for shape, _, _ in shapes]) if wants_boundaries else ()
     requests, held = [], []
     for (shape, text, cuts), one in zip(shapes, prompts, strict=True):
         title, messages = title_of(one), messages_of(one, parsed)
-        if shared is not None:
-            cuts = tuple(sorted({*cuts, shared}))
         seed = shape.sampling.seed if parsed.seed_given or not several else draw_seed()
         for sample in range(parsed.n):
             own = replace(shape, sampling=replace(shape.sampling, seed=(seed + sample) % 2**64))
@@ -167,7 +165,7 @@ def check_call(
                     parsed.priority,
                     parsed.deadline,
                     parsed.cache_prompt,
-                    cuts,
+                    tuple(sorted({*cuts, *shared})),
                     messages,
                     code,
                     compiled=compiled,

@@ -1,4 +1,4 @@
-"""A scheduler with a prompt cache and an engine that computes all it is told, and counts it: rows that share beginnings."""
+"""A scheduler with a prompt cache, and an engine that computes all it is told and counts: for rows that begin alike."""
 
 from __future__ import annotations
 

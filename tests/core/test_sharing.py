@@ -59,8 +59,9 @@ def test_in_deterministic_mode_chunks_stay_where_they_are() -> None:
     assert run.computed == 2_019 + 31 * (2_019 - 1_536)
 
 
-def test_equal_prompts_are_read_once_to_their_last_token() -> None:
-    run = SharingRun()
+@pytest.mark.parametrize("trimmable", [True, False])
+def test_equal_prompts_are_read_once_to_their_last_token(*, trimmable: bool) -> None:
+    run = SharingRun(settings(trimmable=trimmable))
     for row_id in range(1, 9):
         run.submit(row_id, BEGINNING, sampling=SamplingOptions(max_tokens=2, temperature=0.1 * row_id, seed=row_id))
     run.finish()
