@@ -37,7 +37,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         chunk=st.none() | st.integers(1, 20),
         policy=st.sampled_from(list(BuiltIn)),
         budget=st.sampled_from([BLOCK, 2 * BLOCK, 5 * BLOCK, 1 << 40]),
-        prompt_cache=st.sampled_from([0, 40, 150, 1 << 40]),
+        prompt_cache=st.sampled_from([0, 40, 150, 1 << 40, 1 << 40]),
         trimmable=st.booleans(),
         deterministic=st.booleans(),
         worth_waiting=st.sampled_from([MIN_REUSE, MIN_REUSE, 128]),
@@ -215,6 +215,21 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.feed(event)
         if row_id in self.scheduler.rows:
             self.rows[row_id] = self.scheduler.rows[row_id]
+
+    @rule(count=st.integers(2, 4), shared=st.sampled_from([20, 40, 60]), own=st.integers(1, 12))
+    def burst(self, count: int, shared: int, own: int) -> None:
+        """Rows that begin alike, and the turn that opens the first of them."""
+        for _ in range(count):
+            self.submit(shared, own, [], 0, None, serial=False, cache_prompt=True)
+        if self.asked:
+            self.grant()
+        self.feed(ev.Turn(self.at()))
+
+    @precondition(lambda self: self.scheduler.prefilling)
+    @rule()
+    def cancel_who_reads(self) -> None:
+        row_id = next(row_id for row_id in self.running() if self.scheduler.rows[row_id].status == "prefill")
+        self.feed(ev.CancelAsked(self.at(), row_id, FinishDetail.USER))
 
     @precondition(lambda self: self.mechanisms)
     @rule(data=st.data())
