@@ -39,6 +39,9 @@ def test_a_beginning_that_thirty_two_rows_share_is_read_once(how: dict[str, Any]
     assert run.computed == SHARED + 32 * (20 - 1)
     assert run.cached() == [0] + [SHARED] * 31
     assert run.opened[0] == 1
+    # Nobody takes turns with the one who reads for all.
+    reading = [step.parts for step in run.prefills if step.parts[0].start < SHARED]
+    assert {part.row_id for parts in reading for part in parts} == {1}
 
 
 def test_what_is_left_of_all_is_read_together_and_all_write_together() -> None:
