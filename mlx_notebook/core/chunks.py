@@ -120,7 +120,7 @@ class ChunkPlanner:
         if self.fixed is not None:
             stop = (row.prefilled // self.fixed + 1) * self.fixed
         if self.boundaries:
-            stop = min(stop, next((b for b in row.request.boundaries if row.prefilled < b < known), known))
+            stop = min((stop, *(b for b in (*row.request.boundaries, *row.stops) if row.prefilled < b < known)))
         # The last token is fed alone, with the decode step: a chunk that would leave only it takes it along.
         if stop >= known - 1:
             stop = known

@@ -4,9 +4,9 @@ Codes are stable; the words name rows by their numbers and times in milliseconds
 cannot know (a missing BLAS, who else held the device) the gateway adds.
 
 Codes: queue-turn, queue-batch-full, queue-budget, queue-fence, queue-alone, queue-empty,
-queue-static-policy, queue-device, queue-passed-over, paused, cache-hit, prefill, prefill-interleaved,
-first-token, decode-shared, decode-alone, decode-behind-chunk, between-steps, slow-motion, device-wait,
-cold-step, user-code-slow, rewind, log-overwritten, and ended-... with the finish detail (or reason).
+queue-static-policy, queue-shared-beginning, queue-device, queue-passed-over, paused, cache-hit, prefill,
+prefill-interleaved, first-token, decode-shared, decode-alone, decode-behind-chunk, between-steps, slow-motion,
+device-wait, cold-step, user-code-slow, rewind, log-overwritten, and ended-... with the finish detail (or reason).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mlx_notebook.core.lookup import lookup_of
 from mlx_notebook.core.placement import Reason
 from mlx_notebook.core.rows import FinishReason
-from mlx_notebook.core.segments import Segment, segments_of
+from mlx_notebook.core.segments import SHARED, Segment, segments_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -126,7 +126,8 @@ def _in_words(recording: Recording, row: RequestTrace, group: list[Segment], ten
     ms = sum(one.ms for one in group)
     rows = tuple(dict.fromkeys(other for one in group for other in one.rows))
     if group[0].phase == "queue":
-        rows = _who_ran(recording, row, group)
+        rows = tuple(_read_for(row, group)) if code == SHARED else ()
+        rows = rows or _who_ran(recording, row, group)
     case = _Case(recording, row, group, rows)
     text = _WORDS[code](case)
     ahead = _ahead(case) if code in _IN_LINE else ()
@@ -214,6 +215,26 @@ def _empty(case: _Case) -> str:
     return f"in the queue: {who} runs alone and waited until {named(case.rows) or 'the others'} ended."
 
 
+def _read_for(row: RequestTrace, group: list[Segment]) -> dict[int, int]:
+    """Rows that read the request's beginning in these stretches, each with how many tokens of it."""
+    ends = [at for at, _, _ in row.shares[1:]] + [group[-1].end_ns]
+    return {
+        reader: tokens
+        for (at, reader, tokens), over in zip(row.shares, ends, strict=False)
+        if reader and any(at < part.end_ns and part.start_ns < over for part in group)
+    }
+
+
+def _shared_beginning(case: _Case) -> str:
+    read = _read_for(case.row, case.group)
+    if read:
+        return (
+            f"in the queue for {named(read)}, which read the beginning that both share ({max(read.values()):,} tokens)."
+        )
+    heads = named(case.heads - {0, case.row.id}) or "it"
+    return f"in the queue: {heads} waited for {named(case.about)}, which read the beginning that both share."
+
+
 def _static(case: _Case) -> str:
     return f"in the queue: the policy is static, so nobody joined while {named(case.rows) or 'others'} ran."
 
@@ -286,6 +307,7 @@ _WORDS: dict[str, Callable[[_Case], str]] = {
     "queue-alone": _alone,
     "queue-empty": _empty,
     "queue-static-policy": _static,
+    "queue-shared-beginning": _shared_beginning,
     "queue-device": _says("in the queue for the device: one model, load or lease has it at a time."),
     "paused": _says("paused by hand."),
     "prefill": _prefill,

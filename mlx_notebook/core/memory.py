@@ -83,10 +83,27 @@ class Memory:
 
     def find_prefix(self, row: Row) -> tuple[int | None, int]:
         """(entry, tokens) that spare the beginning of the row's prompt."""
-        if not row.request.cache_prompt or not self.prefixes.ceiling:
+        if not self.caches(row):
             return None, 0
         found = self.prefixes.take(row.request.shape.prompt_ids, self._allowed)
         return (None, 0) if found is None else (found[0].id, found[1])
+
+    def caches(self, row: Row) -> bool:
+        """Whether the row may leave entries and start from them."""
+        return row.request.cache_prompt and self.prefixes.ceiling > 0
+
+    def known(self, row: Row) -> int:
+        """How many tokens `find_prefix` would spare the row now."""
+        found = self.prefixes.best(row.request.shape.prompt_ids, self._allowed)
+        return 0 if found is None else found[1]
+
+    def reusable(self, tokens: int) -> int:
+        """Of a beginning of so many tokens, those that one row may take from another's entry."""
+        return self._on_boundary(tokens) if self._settings.deterministic else tokens
+
+    def has_room(self, tokens: int) -> bool:
+        """Whether an entry of so many tokens would have room beside the rows that run now."""
+        return self._settings.cost.of(tokens) <= min(self.prefixes.ceiling, self.budget - self.projected)
 
     def _allowed(self, entry: Entry, tokens: int) -> int:
         """How many of so many tokens a row may take from an entry."""
@@ -120,6 +137,8 @@ class Memory:
         return self.prefixes.shrink(self.budget - self.projected)
 
     def _at_cut(self, row: Row, tokens: int, *, last: bool) -> bool:
+        if tokens in row.stops:
+            return True
         if self._settings.deterministic:
             # Chunks end nowhere else: the nearest before each place where another prompt may part from this one.
             return tokens in map(self._on_boundary, (*row.request.boundaries, row.prompt_tokens - 1))
@@ -132,8 +151,7 @@ class Memory:
         return tokens // chunk * chunk
 
     def _wanted(self, row: Row, tokens: tuple[int, ...]) -> bool:
-        asked = row.request.cache_prompt and self.prefixes.ceiling > 0 and len(tokens) >= MIN_REUSE
-        return asked and not self.prefixes.covers(tokens)
+        return self.caches(row) and len(tokens) >= MIN_REUSE and not self.prefixes.covers(tokens)
 
     def _pend(self, tokens: tuple[int, ...]) -> int:
         entry_id = self.prefixes.new_id()

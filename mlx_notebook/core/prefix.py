@@ -42,11 +42,12 @@ class PrefixCounters:
 
 
 class PrefixIndex:
-    """Entries in order of their last use, the least recent first."""
+    """Entries in order of their last use, the least recent first; `changes` counts those that came and went."""
 
     def __init__(self, ceiling: int) -> None:
         self.ceiling = ceiling
         self.nbytes = 0
+        self.changes = 0
         self.counters = PrefixCounters()
         self._entries: OrderedDict[int, Entry] = OrderedDict()
         self._next_id = 1
@@ -68,6 +69,19 @@ class PrefixIndex:
             prompt: all of its tokens.
             allowed: of so many tokens that an entry could spare, those that may be taken from it.
         """
+        best = self.best(prompt, allowed)
+        if best is None:
+            self.counters.misses += 1
+            return None
+        self._entries.move_to_end(best[0].id)
+        self.counters.hits += 1
+        self.counters.tokens_reused += best[1]
+        return best
+
+    def best(
+        self, prompt: Sequence[int], allowed: Callable[[Entry, int], int] = lambda _entry, tokens: tokens
+    ) -> tuple[Entry, int] | None:
+        """What `take` would find; nothing is counted, and no entry is used."""
         best: tuple[Entry, int] | None = None
         prompt = tuple(prompt)
         for entry in self._entries.values():
@@ -75,12 +89,6 @@ class PrefixIndex:
             usable = _usable(entry, prompt, beat)
             if usable and (tokens := allowed(entry, usable)) > beat:
                 best = entry, tokens
-        if best is None:
-            self.counters.misses += 1
-            return None
-        self._entries.move_to_end(best[0].id)
-        self.counters.hits += 1
-        self.counters.tokens_reused += best[1]
         return best
 
     def covers(self, tokens: Sequence[int]) -> bool:
@@ -100,6 +108,7 @@ class PrefixIndex:
         for entry_id in gone:
             self._forget(entry_id)
         self._entries[entry.id] = entry
+        self.changes += 1
         self.nbytes += entry.nbytes
         return gone + self.shrink(room)
 
@@ -116,10 +125,12 @@ class PrefixIndex:
         """Forget all; their ids."""
         gone = list(self._entries)
         self._entries.clear()
+        self.changes += 1
         self.nbytes = 0
         return gone
 
     def _forget(self, entry_id: int) -> None:
+        self.changes += 1
         self.nbytes -= self._entries.pop(entry_id).nbytes
 
     @staticmethod
@@ -137,10 +148,10 @@ def _usable(entry: Entry, prompt: tuple[int, ...], beat: int) -> int:
         return 0
     if entry.tokens[:most] == prompt[:most]:
         return most if entry.trimmable or most == len(entry.tokens) else 0
-    return _common(entry.tokens, prompt, beat + 1, most) if entry.trimmable else 0
+    return common(entry.tokens, prompt, beat + 1, most) if entry.trimmable else 0
 
 
-def _common(a: tuple[int, ...], b: tuple[int, ...], low: int, high: int) -> int:
+def common(a: tuple[int, ...], b: tuple[int, ...], low: int, high: int) -> int:
     """Length of the common beginning, known to be in [low, high): by halving, as slices compare fast."""
     while high - low > 1:
         middle = (low + high) // 2

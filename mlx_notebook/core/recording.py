@@ -81,7 +81,8 @@ class RequestTrace:
     """One request as the log tells of it. `changed` is the recording's clock when something last did.
 
     `submit_ns` is when it was asked for, `heard_ns` when the engine took it in; `returns` are the first tokens
-    after the rewinds; `whole` is False where the log had forgotten its beginning.
+    after the rewinds; `whole` is False where the log had forgotten its beginning. `shares`: from `at` on it waited
+    until row `reader` had read the `tokens` with which both begin (reader 0: for nobody any more).
     """
 
     id: int
@@ -103,6 +104,7 @@ class RequestTrace:
     detail: FinishDetail | None = None
     rewinds: list[int] = field(default_factory=list)
     returns: list[int] = field(default_factory=list)
+    shares: list[tuple[int, int, int]] = field(default_factory=list)
     whole: bool = True
     changed: int = 0
 
@@ -185,7 +187,8 @@ class Recording:
         """The same apart: whoever reads it needs to take no turns with who writes this one."""
         twin = Recording()
         twin.requests = {
-            row.id: replace(row, rewinds=list(row.rewinds), returns=list(row.returns)) for row in self.requests.values()
+            row.id: replace(row, rewinds=list(row.rewinds), returns=list(row.returns), shares=list(row.shares))
+            for row in self.requests.values()
         }
         twin._touched = {row_id: twin.requests[row_id] for row_id in self._touched}
         for name in ("steps", "chunks", "tokens", "waits", "controls", "memory"):
@@ -253,6 +256,8 @@ class Recording:
             self.waits.add(at, row_id, a, b)
         elif kind is Kind.MEMORY:
             self.memory.add(at, a, b)
+        elif kind is Kind.SHARE:
+            self._change(row_id).shares.append((at, a, b))
         else:
             self._control(kind, at, row_id, a, b)
 

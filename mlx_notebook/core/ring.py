@@ -27,6 +27,8 @@ class Kind(IntEnum):
     WAIT: why the head of the line (`row`) waits from now on: a = WaitCause, b = what it says.
     MEMORY: from now on rows may take `a` bytes at most, and kept prefixes take `b`.
     CONTROL: a = Control, b = its value; `row` where it is about one.
+    SHARE: the row, which could be opened, waits from now on until row `a` has read the `b` tokens with which both
+    begin; it waits for nobody any more where a = 0.
     """
 
     SUBMIT = 1
@@ -41,6 +43,7 @@ class Kind(IntEnum):
     WAIT = 10
     CONTROL = 11
     MEMORY = 12
+    SHARE = 13
 
 
 class WaitCause(IntEnum):
@@ -49,7 +52,8 @@ class WaitCause(IntEnum):
     NONE: nobody waits. BATCH_FULL: every place is taken (rows running). BUDGET: it does not fit beside them
     (bytes missing). FENCE: somebody else asked for the device before it. ALONE: a row runs that runs alone (its id).
     EMPTY: it runs alone itself and waits until nobody runs (rows running). STATIC: the policy lets nobody
-    join (rows running). DEVICE: the device is not ours. PAUSED: somebody paused the scheduler.
+    join (rows running). DEVICE: the device is not ours. PAUSED: somebody paused the scheduler. SHARED: a row in
+    prefill reads the beginning that both share (its id).
     """
 
     NONE = 0
@@ -61,6 +65,7 @@ class WaitCause(IntEnum):
     STATIC = 6
     DEVICE = 7
     PAUSED = 8
+    SHARED = 9
 
 
 class Control(IntEnum):

@@ -72,7 +72,11 @@ class Chunk:
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """One request in the scheduler; equal to itself alone. All times are monotonic nanoseconds, 0 = not yet."""
+    """One request in the scheduler; equal to itself alone. All times are monotonic nanoseconds, 0 = not yet.
+
+    `stops` are the places of its prompt at which it leaves an entry for rows that wait for it, each with the most
+    tokens that one of those shares with it.
+    """
 
     request: Request
     seq: int
@@ -89,6 +93,7 @@ class Row:
     rewinds: int = 0
     token_ids: list[int] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
+    stops: dict[int, int] = field(default_factory=dict)
     finish_reason: FinishReason | None = None
     finish_detail: FinishDetail | None = None
 

@@ -25,6 +25,7 @@ from mlx_notebook.core.policy import BuiltIn
 from mlx_notebook.core.ring import Control, Kind, Ring, WaitCause
 from mlx_notebook.core.rows import Chunk, FinishDetail, FinishReason, Row, RowStatus
 from mlx_notebook.core.scheduler_settings import UNLIMITED, Counters, LeaseState, SchedulerSettings
+from mlx_notebook.core.sharing import Sharing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,6 +55,7 @@ class Scheduler(Controlled):
         free = not self.settings.deterministic
         self.planner = ChunkPlanner(self.settings.chunk, together=free, boundaries=free)
         self.ring = ring or Ring(capacity=1 << 10)
+        self.sharing = Sharing(self.settings, self.memory, self.ring)
         self._placements: dict[int, Placement] = {}
         self._prefilling: list[Row] = []
         self._decoding: list[Row] = []
@@ -167,6 +169,7 @@ class Scheduler(Controlled):
             self.line.remove(row)
         row.status, row.finish_reason, row.finish_detail, row.ended_ns = reason.status, reason, detail, at_ns
         self._slots.give(row.slot)
+        self.sharing.left(row)
         counter = str(reason.status)
         setattr(self.counters, counter, getattr(self.counters, counter) + 1)
         self._deadlines.remove(row.id)
@@ -284,7 +287,9 @@ class Scheduler(Controlled):
             if refusal is not None:
                 steps += self._end(head, event.at_ns, FinishReason.ERROR, None, (refusal, ""))
                 continue
-            row = self.line.admit(self.line.candidates(named, fence), self._fits, self._runs_alone)
+            row = self.line.admit(
+                self.line.candidates(named, fence), lambda row: self._fits(row, event.at_ns), self._runs_alone
+            )
             if row is None:
                 break
             steps += self._enter(row, event.at_ns)
@@ -294,8 +299,8 @@ class Scheduler(Controlled):
     @property
     def _admission_state(self) -> tuple[object, ...]:
         """All that admission depends on but for a user's policy: while it is the same, so is the answer."""
-        memory = self.memory
-        return self.line.changes, self._fences.get(self._place), memory.budget, memory.projected, self._running
+        memory, fence = self.memory, self._fences.get(self._place)
+        return self.line.changes, fence, memory.budget, memory.projected, self._running, self.sharing.changes
 
     def _note_wait(self, at_ns: int, head: Row | None) -> None:
         """Record why the head of the line waits, where that is something new."""
@@ -337,6 +342,8 @@ class Scheduler(Controlled):
             return WaitCause.FENCE, 0
         if self._runs_alone(row):
             return WaitCause.EMPTY, self._running
+        if self.memory.fits(row) and (reader := self.sharing.reader_for(row)):
+            return WaitCause.SHARED, reader
         return WaitCause.BUDGET, max(0, self.memory.over_by(row, self.memory.need_of(row) + self.memory.projected))
 
     @property
@@ -355,17 +362,18 @@ class Scheduler(Controlled):
             row.prefilled = row.cached_tokens = cached
             steps.append(ev.Open(row.id, entry_id, cached))
         steps += [ev.Evict(entry_id) for entry_id in self.memory.enter(row)]
+        self.sharing.reads(row)
         self.ring.record(at_ns, Kind.ADMIT, row.id, self.counters.steps, row.cached_tokens, row.slot)
         return steps
 
-    def _fits(self, row: Row) -> bool:
+    def _fits(self, row: Row, at_ns: int) -> bool:
         running = self._running
         if running >= self.settings.max_rows:
             return False
         if self._placements[row.id].mechanism is Mechanism.SERIAL:
             return running == 0
         alone = running == 1 and self._runs_alone((self._prefilling or self._decoding)[0])
-        return not alone and (running == 0 or self.memory.fits(row))
+        return running == 0 or (not alone and self.memory.fits(row) and not self.sharing.holds(row, at_ns))
 
     def _runs_alone(self, row: Row) -> bool:
         return self._placements[row.id].mechanism is Mechanism.SERIAL
@@ -395,10 +403,12 @@ class Scheduler(Controlled):
         self._prefilling.remove(row)
         if part.last:
             self._decoding.append(row)
+            self.sharing.left(row)
             row.status = RowStatus.DECODE
         else:
             # To the end of the turn order: long prompts take turns, and short ones slip in between.
             self._prefilling.append(row)
+            self.sharing.advanced(row)
         kept = self.memory.snapshot(row, part)
         return [kept] if kept is not None else []
 

@@ -11,6 +11,9 @@ from mlx_notebook.core.projection import CacheCost
 UNLIMITED = 1 << 62
 """A budget where nothing is counted."""
 
+WORTH_WAITING = 128
+"""Tokens of a beginning that another row reads: fewer are read again sooner than they are waited for."""
+
 
 class LeaseState(StrEnum):
     """What the scheduler knows of the device."""
@@ -33,6 +36,7 @@ class SchedulerSettings:
         budget: bytes that rows and entries may take together.
         prompt_cache: bytes that entries may take, 0 for none.
         trimmable: whether a kept state can be cut back to a shorter prefix.
+        worth_waiting: tokens that another row's reading must spare a row for it to wait for that.
         deterministic: only states that prefill built, on chunk boundaries, are reused; prompts go alone.
     """
 
@@ -44,6 +48,7 @@ class SchedulerSettings:
     budget: int = UNLIMITED
     prompt_cache: int = 0
     trimmable: bool = True
+    worth_waiting: int = WORTH_WAITING
     deterministic: bool = False
 
 

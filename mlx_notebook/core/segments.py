@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 SLOW_CODE_NS = 3_000_000
 """User code that takes less for a token is not worth a word."""
 
+SHARED = "queue-shared-beginning"
+
 CODES_OF_CAUSES = {
     WaitCause.NONE: "queue-turn",
     WaitCause.BATCH_FULL: "queue-batch-full",
@@ -33,7 +35,12 @@ CODES_OF_CAUSES = {
     WaitCause.STATIC: "queue-static-policy",
     WaitCause.DEVICE: "queue-device",
     WaitCause.PAUSED: "paused",
+    WaitCause.SHARED: SHARED,
 }
+
+
+ROWS_OWN = frozenset({"queue-turn", "queue-budget", "queue-empty", SHARED})
+"""What the head of the line waits for by itself: another row may wait for a beginning meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +113,10 @@ def _within(at: int, start: int, end: int) -> int:
 
 
 def _queue(recording: Recording, row: RequestTrace, until: int, *, each: bool) -> Iterator[Segment]:
-    """The line's causes as they changed; behind a fence it is the fence that counts."""
+    """The line's causes as they changed; behind a fence it is the fence that counts, for a beginning who reads that."""
     lookup = lookup_of(recording)
     fences = [(begin, over) for begin, over, _ in lookup.fences.where(row.heard_ns + 1, row.submit_ns)]
+    shares = [(at, next_at) for (at, reader, _), (next_at, _, _) in pairwise([*row.shares, (until, 0, 0)]) if reader]
     times, causes = recording.waits["at"], recording.waits["cause"]
     first = bisect_right(times, row.submit_ns) - 1  # the record that held when it came; -1: none did
     last = max(bisect_left(times, until), first + 1)
@@ -117,14 +125,16 @@ def _queue(recording: Recording, row: RequestTrace, until: int, *, each: bool) -
         start = row.submit_ns if place == first else times[place]
         end = until if following == last else times[following]
         code = CODES_OF_CAUSES[WaitCause(causes[place]) if place >= 0 else WaitCause.NONE]
-        cuts = [start, *sorted({at for stretch in fences for at in stretch if start < at < end}), end]
+        cuts = [start, *sorted({at for stretch in (*fences, *shares) for at in stretch if start < at < end}), end]
         for begin, stop in pairwise(cuts):
             fenced = any(opened <= begin < over for opened, over in fences)
             held = (
                 max(0, bisect_right(times, begin, max(0, place), following) - 1),
                 bisect_left(times, stop, 0, following),
             )
-            yield Segment("queue", "queue-fence" if fenced else code, begin, stop, waits=held if place >= 0 else (0, 0))
+            shared = code in ROWS_OWN and any(since <= begin < over for since, over in shares)
+            named = "queue-fence" if fenced else SHARED if shared else code
+            yield Segment("queue", named, begin, stop, waits=held if place >= 0 else (0, 0))
 
 
 # ---------------------------------------------------------------- running

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mlx_notebook.core.options import ParsedOptions, parse_options
 from mlx_notebook.core.request import Request, RequestShape, UserCode
 from mlx_notebook.errors import OverBudget, OverContext, PlacementMismatch
-from mlx_notebook.gateway.boundaries import boundaries_of
+from mlx_notebook.gateway.boundaries import boundaries_of, shared_by
 from mlx_notebook.gateway.registry import request_ids
 from mlx_notebook.gateway.shapes import compiled_for
 from mlx_notebook.gateway.sizes import show_bytes
@@ -148,6 +148,7 @@ def check_call(
             if several:
                 error.add_note(f"in prompt {position} of {len(prompts)}")
             raise
+    shared = shared_by([shape.prompt_ids for shape, _, _ in shapes]) if wants_boundaries else ()
     requests, held = [], []
     for (shape, text, cuts), one in zip(shapes, prompts, strict=True):
         title, messages = title_of(one), messages_of(one, parsed)
@@ -164,7 +165,7 @@ def check_call(
                     parsed.priority,
                     parsed.deadline,
                     parsed.cache_prompt,
-                    cuts,
+                    tuple(sorted({*cuts, *shared})),
                     messages,
                     code,
                     compiled=compiled,

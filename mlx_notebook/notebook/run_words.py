@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from mlx_notebook.core.ring import WaitCause
 from mlx_notebook.core.rows import FinishReason
+from mlx_notebook.core.segments import CODES_OF_CAUSES, ROWS_OWN
 
 if TYPE_CHECKING:
     from mlx_notebook.core.recording import Recording, RequestTrace
@@ -20,14 +21,25 @@ def waiting(recording: Recording, row: RequestTrace) -> str:
         return "about to begin"
     cause, head, about = WaitCause(waits["cause"][-1]), waits["row"][-1], waits["about"][-1]
     before = "" if head in (0, row.id) else f", behind row {head}"
+    if cause in _ROWS_OWN and row.shares and row.shares[-1][1]:
+        _, reader, tokens = row.shares[-1]
+        return f"row {reader} reads the beginning that both share ({tokens:,} tokens)"
+    return _in_line(cause, about, before)
+
+
+def _in_line(cause: WaitCause, about: int, before: str) -> str:
     if cause is WaitCause.NONE:
         return "about to begin"
     if cause is WaitCause.BATCH_FULL:
         return f"{'the one place is' if about == 1 else f'all {about} places are'} taken{before}"
     if cause is WaitCause.ALONE:
         return f"row {about} runs alone{before}"
+    if cause is WaitCause.SHARED:
+        return f"row {about} reads the beginning that both share{before}"
     return f"{_OTHERS[cause]}{before}"
 
+
+_ROWS_OWN = tuple(cause for cause, code in CODES_OF_CAUSES.items() if code in ROWS_OWN)
 
 _OTHERS = {
     WaitCause.BUDGET: "for memory: it does not fit beside the rows that run",

@@ -37,9 +37,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         chunk=st.none() | st.integers(1, 20),
         policy=st.sampled_from(list(BuiltIn)),
         budget=st.sampled_from([BLOCK, 2 * BLOCK, 5 * BLOCK, 1 << 40]),
-        prompt_cache=st.sampled_from([0, 40, 150, 1 << 40]),
+        prompt_cache=st.sampled_from([0, 40, 150, 1 << 40, 1 << 40]),
         trimmable=st.booleans(),
         deterministic=st.booleans(),
+        worth_waiting=st.sampled_from([MIN_REUSE, MIN_REUSE, 128]),
     )
     def start(self, max_rows: int, prompt_cache: int, chunk: int | None, deterministic: bool, **limits: Any) -> None:
         self.max_rows, self.ceiling = max_rows, prompt_cache
@@ -215,6 +216,21 @@ class SchedulerMachine(RuleBasedStateMachine):
         if row_id in self.scheduler.rows:
             self.rows[row_id] = self.scheduler.rows[row_id]
 
+    @rule(count=st.integers(2, 4), shared=st.sampled_from([20, 40, 60]), own=st.integers(1, 12))
+    def burst(self, count: int, shared: int, own: int) -> None:
+        """Rows that begin alike, and the turn that opens the first of them."""
+        for _ in range(count):
+            self.submit(shared, own, [], 0, None, serial=False, cache_prompt=True)
+        if self.asked:
+            self.grant()
+        self.feed(ev.Turn(self.at()))
+
+    @precondition(lambda self: self.scheduler.prefilling)
+    @rule()
+    def cancel_who_reads(self) -> None:
+        row_id = next(row_id for row_id in self.running() if self.scheduler.rows[row_id].status == "prefill")
+        self.feed(ev.CancelAsked(self.at(), row_id, FinishDetail.USER))
+
     @precondition(lambda self: self.mechanisms)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
@@ -359,6 +375,21 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert held == memory.prefixes.nbytes <= max(0, self.ceiling)
         running = self.running()
         assert memory.projected == sum(memory.need_of(self.scheduler.rows[row_id]) for row_id in running)
+
+    @invariant()
+    def who_waits_for_a_beginning_waits_for_one_who_reads_it(self) -> None:
+        scheduler = self.scheduler
+        for row in scheduler.waiting_rows():
+            awaited = scheduler.sharing.awaited(row)
+            if awaited is None:
+                continue
+            reader, tokens, stop = awaited
+            assert scheduler.rows[reader.id] is reader
+            assert reader.status == "prefill"
+            assert reader.prefilled < stop <= tokens
+            assert reader.request.shape.prompt_ids[:tokens] == row.request.shape.prompt_ids[:tokens]
+            assert reader.request.cache_prompt
+            assert row.request.cache_prompt
 
     @invariant()
     def nobody_starves(self) -> None:
