@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 TOGETHER = 16
 """Tokens of one forward at most: so many already cost little each, and nobody who joins or cancels waits for more."""
 
-NARROW = 64
-"""Where a mask leaves no more tokens than this, a drawn one is waited for, to see what it forces.
+NARROW = 32
+"""Where a mask leaves no more tokens than this, and one of them would force others, it is waited for which one came.
 
-Elsewhere, inside of free text, that is rare, and the next forward is under way before the token is read.
+Elsewhere, as inside of free text, that is rare, and the next forward is under way before the token is read.
 """
 
 
@@ -57,7 +57,11 @@ class ForcedText:
         room = min(TOGETHER - 1, row.limit(self._context_length) - 1 - row.produced)
         if room <= 0 or row.grammar is None:
             return []
-        first = None if row.ready is None else row.ready.token_id()
+        first = None
+        if row.ready is not None:
+            if not any(row.grammar.forced(token_id, 1) for token_id in row.narrow):
+                return []
+            first = row.ready.token_id()
         ends = row.request.shape.eos_ids
         found: list[int] = []
         for token_id in row.grammar.forced(first, room):
@@ -72,7 +76,7 @@ class ForcedText:
         Not where bias, penalties or processors have a say, nor where a column would not be stored as it is step by
         step. What cannot be cut back could not be kept if the row ended within.
         """
-        if row.grammar is None or row.hosted or row.sampler.adjusts or not (row.narrow or row.ready is None):
+        if row.grammar is None or row.hosted or row.sampler.adjusts:
             return False
         if not self._scheme.native and not row.converted:
             return False

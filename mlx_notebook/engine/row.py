@@ -44,7 +44,7 @@ class RowState:
     it, where it could be sampled before `ready` was read; `logits` (an array [R, V] and the row's place in it) stand
     in for `ahead` where user processors or the grammar must see `ready` first. `grammar` is the row's own matcher.
     `branches` are the ids that the grammar allowed for `ready` with their log-probabilities, where choices are summed.
-    `narrow`: the mask of the last draw left so few tokens that `ready` may well force others.
+    `narrow` are the ids that the grammar allowed for `ready`, where they are few.
     `forced` are tokens that were fed already and come after `ready`, which was fed too then; until they are
     committed the caches hold more than is known, and `logits` are those after the last of them.
     `drawable` says whether `ready` was at all possible, where bias, penalties or processors came before a grammar.
@@ -70,7 +70,7 @@ class RowState:
     grammar: Matcher | None = None
     branches: tuple[list[int], mx.array] | None = None
     drawable: mx.array | None = None
-    narrow: bool = False
+    narrow: list[int] = field(default_factory=list)
     forced: list[int] = field(default_factory=list)
     hosted: bool = field(init=False)
     reach: int | None = field(init=False)

@@ -12,6 +12,7 @@ from mlx_notebook.core.kv_scheme import KVScheme, LayerScheme
 from mlx_notebook.core.request import UserCode
 from mlx_notebook.engine import decode, forced
 from mlx_notebook.engine import matcher as matchers
+from mlx_notebook.engine.sampling import Drawn
 from tests.engine.driving import finish, prefill, step, with_backend
 from tests.engine.fast_forward import COUNT, both_ways, check_both_ways, check_like, one_by_one, row, widths
 from tests.engine.languages import schemas
@@ -201,6 +202,23 @@ def test_what_is_forced_is_what_masks_leave(schema: dict[str, Any], data: st.Dat
             here.accept(token_id)
     finally:
         here.close()
+
+
+def test_a_token_is_waited_for_only_where_it_may_force_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[int] = []
+    original = Drawn.token_id
+
+    def token_id(self: Drawn) -> int:
+        waited.append(self.place)
+        return original(self)
+
+    monkeypatch.setattr(Drawn, "token_id", token_id)
+    for never in ("[0-9]{40}", "[^x]{40}"):
+        (told,) = in_traffic("llama", [Coming(random_prompt(5), shape=compiled(regex=never))], 20)
+        assert told.finish == ("length", "max_tokens")
+    assert waited == []
+    in_traffic("llama", [Coming(random_prompt(5), shape=compiled(regex="(ab?cdefgh){9}"))], 20)
+    assert waited
 
 
 def test_a_long_text_goes_in_pieces_of_the_most() -> None:
