@@ -23,6 +23,7 @@ from mlx_notebook.engine.attention import AttentionRoute
 from mlx_notebook.engine.backend import release_all
 from mlx_notebook.engine.determinism import check_deterministic
 from mlx_notebook.engine.detokenize import Detokenizer
+from mlx_notebook.engine.forced import ForcedText
 from mlx_notebook.engine.kv.convert import check_model, convert_due
 from mlx_notebook.engine.masks import MaskFiller
 from mlx_notebook.engine.parity import Choice, choose_store
@@ -128,6 +129,8 @@ class MlxBackend:
         self._requests: dict[int, Request] = {}
         self._rows: dict[int, RowState] = {}
         self._masks = MaskFiller()
+        # In deterministic mode an answer's bits are made token by token.
+        self._forced = None if deterministic else ForcedText(self._store, self._capabilities, self._scheme)
         self._steps = 0
         # On a GPU kernels are built for a shape when it is first run; with fixed places the load has run theirs.
         self._builds = together and not deterministic and mx.default_device() == mx.gpu
@@ -184,7 +187,7 @@ class MlxBackend:
         limit = self._capabilities.context_length
         with mx.stream(self._stream):
             try:
-                decode.dispatch(self._store, rows, limit)
+                forward = decode.dispatch(self._store, rows, limit, self._forced) is not None
                 tokens = decode.read(rows)
                 self._convert(rows)  # between this forward and the next
             except Exception as error:  # noqa: BLE001 - a forward or an allocation failed: the step's failure
@@ -193,7 +196,7 @@ class MlxBackend:
         self._steps += 1
         if self._steps % STEPS_BETWEEN_CLEANS == 0:
             mx.clear_cache()
-        return StepDone(time.monotonic_ns(), began, outcomes)
+        return StepDone(time.monotonic_ns(), began, outcomes, forward)
 
     def rewind(self, row_id: int) -> None:
         """Empty a row's caches and keep what it committed: `prefill` starts again at 0."""
