@@ -12,7 +12,7 @@ from benchmarks.harness import RESULTS
 
 IMAGE = Path(__file__).parent.parent / "docs" / "images" / "fast_growth.png"
 STEP = re.compile(r"decode step, (\d+) rows? of ([\d,]+) tokens")
-OURS, PEER = "#0072b2", "#b87a00"
+SIDES = (("ours", "#0072b2", "o"), ("BatchGenerator", "#b87a00", "s"))
 
 
 def steps_of(result: dict[str, Any]) -> list[tuple[int, int, dict[str, float], dict[str, float]]]:
@@ -33,7 +33,7 @@ def draw(result: dict[str, Any], image: Path) -> None:
     steps = steps_of(result)
     shortest = min(tokens for _, tokens, *_ in steps)
     rows_of_long = max(rows for rows, tokens, *_ in steps if tokens > shortest)
-    panels = {
+    panels: dict[str, list[tuple[Any, ...]]] = {
         f"rows of {shortest} tokens": [(rows, *sides) for rows, tokens, *sides in steps if tokens == shortest],
         f"tokens of each of {rows_of_long} rows": [
             (tokens, *sides) for rows, tokens, *sides in steps if rows == rows_of_long
@@ -42,7 +42,7 @@ def draw(result: dict[str, Any], image: Path) -> None:
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     for axes, (label, points) in zip(figure.subplots(1, 2, sharey=True), panels.items(), strict=True):
         at = [point[0] for point in points]
-        for side, name, colour, mark in ((1, "ours", OURS, "o"), (2, "BatchGenerator", PEER, "s")):
+        for side, (name, colour, mark) in enumerate(SIDES, 1):
             spread = [point[side] for point in points]
             axes.plot(at, [one["median"] for one in spread], mark + "-", color=colour, label=name)
             axes.fill_between(
