@@ -1,10 +1,9 @@
 """What a schema forces, and what feeding that in one forward would save: `python -m benchmarks.forced_tokens`.
 
-Three questions. How many tokens of real answers leave no choice, by llguidance's own word, and how many forwards would
-do if each run of them were fed together with the token before it? And what does one forward over a span of tokens take
+Two questions. How many tokens of real answers leave no choice, by llguidance's own word, and how many forwards would do
+if each run of them were fed together with the token before it? And what does one forward over a span of tokens take
 beside as many steps: for one row alone, for eight rows that are all forced at once, and for one row of eight, which
 would need a forward of its own beside the step of its neighbours? The forwards are those of mlx-lm's model and caches.
-And what of it is left in whole answers of a row alone, through the gateway: as it does them, and one token a forward?
 """
 
 from __future__ import annotations
@@ -108,20 +107,6 @@ def counted(shared: Shared) -> dict[str, Forced]:
     return found
 
 
-def answered(shared: Shared, schema: dict[str, Any], together: int) -> dict[str, float]:
-    """One answer through the gateway, with so many tokens in a forward at most: from its asking to its end."""
-    from mlx_notebook.engine import forced
-
-    as_it_is, forced.TOGETHER = forced.TOGETHER, together
-    try:
-        began = time.perf_counter()
-        shared.gateway.generate(shared.prompt, json_schema=schema, max_tokens=MAX_TOKENS)
-        seconds = time.perf_counter() - began
-    finally:
-        forced.TOGETHER = as_it_is
-    return {"ms": 1_000 * seconds}
-
-
 class Fed:
     """Rows of equal length over mlx-lm's caches, to feed tokens to and take them back."""
 
@@ -172,25 +157,6 @@ ALONE, ALL, BESIDE = "one row", f"{ROWS} rows", f"one of {ROWS} rows"
 STEP = f"a step of {ROWS} rows"
 
 
-SPANNED, SINGLY = "forced text together", "single steps"
-
-
-def whole(name: str, way: str) -> str:
-    """The name of the case that gives a whole answer."""
-    return f"{name}, {way}"
-
-
-def answer_cases(shared: Shared) -> dict[str, Callable[[], dict[str, float]]]:
-    """Every answer both ways. The prompt is read once, in the first round: from then on it is kept."""
-    from mlx_notebook.engine.forced import TOGETHER
-
-    found: dict[str, Callable[[], dict[str, float]]] = {}
-    for name, schema in SCHEMAS.items():
-        for way, together in ((SPANNED, TOGETHER), (SINGLY, 1)):
-            found[whole(name, way)] = partial(answered, shared, schema, together)
-    return found
-
-
 def cases(model: Any) -> dict[str, Callable[[], dict[str, float]]]:
     """Every forward by its name."""
     one, own, many = Fed(model, 1), Fed(model, 1), Fed(model, ROWS)
@@ -233,22 +199,6 @@ def lines(samples: Samples) -> list[Line]:
     return found + beside
 
 
-def answer_lines(samples: Samples) -> list[Line]:
-    """A line for each whole answer."""
-    return [
-        compare(
-            samples,
-            "ms",
-            ours=whole(name, SPANNED),
-            theirs=whole(name, SINGLY),
-            what=f"one row: {name}",
-            unit="ms",
-            more_is_better=False,
-        )
-        for name in SCHEMAS
-    ]
-
-
 def table(answers: dict[str, Forced]) -> str:
     """What is forced, for the reader."""
     head = ["answer", "tokens", "forced", "runs", "forwards"]
@@ -265,15 +215,14 @@ def main() -> int:
     shared = load_shared()
     try:
         answers = counted(shared)
-        print(f"{table(answers)}\n")
-        samples = interleave({**cases(shared.model), **answer_cases(shared)}, rounds=options.rounds)
     finally:
         shared.gateway.close()
+    print(f"{table(answers)}\n")
+    samples = interleave(cases(shared.model), rounds=options.rounds)
     kept = {name: {**asdict(one), "forced": sum(one.runs), "forwards": one.forwards} for name, one in answers.items()}
     about = {**settings(shared), "max_tokens": MAX_TOKENS, "rows": ROWS, "context": CONTEXT, "answers": kept}
     title = "Tokens that a schema forces, fed together"
-    found = lines(samples) + answer_lines(samples)
-    return finish(Report("forced_tokens", title, found, samples, about), keep=not options.no_keep)
+    return finish(Report("forced_tokens", title, lines(samples), samples, about), keep=not options.no_keep)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from benchmarks import forced_tokens as forced
-from benchmarks.smollm2 import Shared
 from tests.engine.shaping import compiled, vocabulary
 from tests.small_models import small
 
@@ -66,23 +65,6 @@ def test_every_case_has_its_line() -> None:
     assert len(lines) == 3 * len(forced.SPANS)
     assert {line.ratio.median for line in lines} == {1.0}
     assert not any(line.more_is_better for line in lines)
-
-
-def test_whole_answers_are_taken_both_ways_and_the_way_is_put_back() -> None:
-    from mlx_notebook.engine import forced as engine
-
-    seen = []
-
-    class Asked:
-        def generate(self, prompt: list[int], **options: Any) -> None:
-            seen.append((prompt, engine.TOGETHER, options["json_schema"]))
-
-    as_it_is = engine.TOGETHER
-    cases = forced.answer_cases(Shared(Asked(), None, None, [1, 2]))  # type: ignore[arg-type]
-    samples = {name: [case()] for name, case in cases.items()}
-    assert engine.TOGETHER == as_it_is > 1
-    assert seen == [([1, 2], most, schema) for schema in forced.SCHEMAS.values() for most in (as_it_is, 1)]
-    assert [line.what for line in forced.answer_lines(samples)] == [f"one row: {name}" for name in forced.SCHEMAS]
 
 
 def test_the_table_says_what_was_counted() -> None:

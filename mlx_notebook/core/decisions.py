@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _TURN, _OTHER, _STEP = 0, 1, 2
-_ROWS, _ENDS, _IDLE = 4, 8, 16
-"""Added to _STEP: its rows are named (not those of the step before); some of them ended; it had no forward."""
+_ROWS, _ENDS = 4, 8
+"""Added to _STEP: its rows are named (they are not those of the step before); some of them ended."""
 
 _NONE = -1
 
@@ -70,7 +70,7 @@ class DecisionLog:
             self._others.append(pickle.dumps(_lean(event), pickle.HIGHEST_PROTOCOL))
 
     def _add_step(self, step: ev.StepDone) -> None:
-        code, words = _STEP | (0 if step.forward else _IDLE), self._words
+        code, words = _STEP, self._words
         words.extend((step.at_ns, step.began_ns))
         rows = [outcome.row_id for outcome in step.outcomes]
         if rows != self._rows:
@@ -101,8 +101,7 @@ class DecisionLog:
                 if code & _ROWS:
                     rows = [next(words) for _ in range(next(words))]
                 ends = _ends_from(words) if code & _ENDS else {}
-                outcomes = tuple(_outcome(row, next(tokens), ends) for row in rows)
-                yield ev.StepDone(at_ns, began_ns, outcomes, not code & _IDLE)
+                yield ev.StepDone(at_ns, began_ns, tuple(_outcome(row, next(tokens), ends) for row in rows))
 
 
 def _ends_from(words: Iterator[int]) -> dict[int, tuple[FinishReason, FinishDetail]]:

@@ -136,15 +136,11 @@ class RowOutcome:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """One decode step. A row that was in it for the first time has no outcome yet: its first token is under way.
-
-    `forward`: whether anything was computed. A row's last token needs nothing, nor do tokens that were fed together.
-    """
+    """One decode step. A row that was in it for the first time has no outcome yet: its first token is under way."""
 
     at_ns: int
     began_ns: int
     outcomes: tuple[RowOutcome, ...]
-    forward: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -422,8 +422,7 @@ class Scheduler(Controlled):
         self.counters.steps += 1
         step, at_ns = self.counters.steps, event.at_ns
         record, rows = self.ring.record, self.rows
-        if event.forward:
-            self.planner.learn_step(at_ns - event.began_ns)
+        self.planner.learn_step(at_ns - event.began_ns)
         record(at_ns, Kind.STEP, 0, step, len(self._decoding), len(self.line), at_ns - event.began_ns)
         steps: list[ev.Instruction] = []
         for outcome in event.outcomes:

@@ -16,7 +16,6 @@ import mlx.core as mx
 
 from mlx_notebook.core.events import RowOutcome
 from mlx_notebook.core.rows import FinishDetail, FinishReason
-from mlx_notebook.engine.forced import feed_together, take_next
 from mlx_notebook.engine.held import draw_held
 from mlx_notebook.engine.matcher import nothing_left
 from mlx_notebook.engine.sampling import draw_rows
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mlx_notebook.core.results import TokenLogprob
-    from mlx_notebook.engine.forced import ForcedText
     from mlx_notebook.engine.masks import MaskFiller
     from mlx_notebook.engine.matcher import Matcher
     from mlx_notebook.engine.row import RowState
@@ -38,20 +36,14 @@ Read = tuple[int, "TokenLogprob | None"]
 Places = list["RowState | None"]
 
 
-def dispatch(
-    store: Store, rows: Sequence[RowState], context_length: int | None, forced: ForcedText | None = None
-) -> mx.array | None:
+def dispatch(store: Store, rows: Sequence[RowState], context_length: int | None) -> mx.array | None:
     """Start the forward of the tokens after `ready`, except for rows whose `ready` is the last by length.
 
-    Rows whose `ready` was fed already are left out too. The logits [R, V] of the rows as the store placed them, None
-    if no row goes on.
+    The logits [R, V] of the rows as the store placed them, None if no row goes on.
     """
-    going = [row for row in rows if not row.ahead_of_known and not row.is_last(context_length)]
+    going = [row for row in rows if not row.is_last(context_length)]
     if not going:
         return None
-    following = forced.behind(rows) if forced is not None else []
-    if following:
-        return feed_together(store, going[0], following)
     places = store.order(going)
     logits = store.step(places, _next_tokens(places))
     waits: list[mx.array] = []
@@ -139,10 +131,8 @@ def commit(
             if outcome.finish is not None or outcome.error is not None:
                 continue
         row.ready, row.ahead = row.ahead, None
-        if row.forced:
-            take_next(row)
         go_on.append(row)
-    for row, error in draw_held([row for row in go_on if row.logits is not None and row.ready is None], masks):
+    for row, error in draw_held([row for row in go_on if row.logits is not None], masks):
         told = outcomes.get(row.request.id, RowOutcome(row.request.id, None))
         outcomes[row.request.id] = RowOutcome(
             row.request.id, told.token_id, told.text + _rest_of(row), told.logprob, error=error

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 import numpy as np
 
-from mlx_notebook.engine.forced import NARROW
 from mlx_notebook.engine.logprobs import normalise
 from mlx_notebook.engine.masks import MaskFiller, masked
 from mlx_notebook.engine.sampling import draw_rows
@@ -144,7 +143,6 @@ def _draw(
         drawable = mx.take_along_axis(logits, drawn[0].together.tokens[:, None], axis=-1)[:, 0] > -mx.inf
     for at, (row, one, mask) in enumerate(zip(rows, drawn, allowed, strict=True)):
         row.ready, row.branches = one, None
-        row.narrow = np.flatnonzero(mask).tolist() if mask is not None and np.count_nonzero(mask) <= NARROW else []
         row.drawable = None
         if row.grammar is not None and drawable is not None:
             row.drawable = drawable[at]

@@ -98,27 +98,6 @@ class Matcher:
         said = str(self._native.get_error()) if self._native.is_error() else MISFIT
         raise nothing_left(token_id) if said.startswith(MISFIT) else too_complex(said)
 
-    def forced(self, first: int | None, most: int) -> list[int]:
-        """The tokens, `most` at most, that must follow one after the other once `first` has come (None: from here on).
-
-        Asked for one by one, as masks are: so they are what the only token of each mask would be. The row stays where
-        it is.
-        """
-        found: list[int] = []
-        if self._after:
-            return found
-        try:
-            ahead = self._native.deep_copy()
-            goes_on = first is None or (first < self.vocab_size and ahead.consume_token(first))
-            while goes_on and len(found) < most and not ahead.is_stopped() and not ahead.is_error():
-                must = ahead.compute_ff_tokens()
-                goes_on = bool(must) and ahead.consume_token(must[0])
-                if goes_on:
-                    found.append(must[0])
-        except BaseException:  # noqa: BLE001, S110 - native code panics; the row's own step is where that is told
-            pass
-        return found
-
     def check(self, mask: npt.NDArray[np.bool_]) -> None:
         """Raise GrammarError where a mask [V] lets nothing through: from there nothing could be drawn."""
         if self._native.is_error():

@@ -23,7 +23,6 @@ from mlx_notebook.engine.attention import AttentionRoute
 from mlx_notebook.engine.backend import release_all
 from mlx_notebook.engine.determinism import check_deterministic
 from mlx_notebook.engine.detokenize import Detokenizer
-from mlx_notebook.engine.forced import ForcedText
 from mlx_notebook.engine.kv.convert import check_model, convert_due
 from mlx_notebook.engine.masks import MaskFiller
 from mlx_notebook.engine.parity import Choice, choose_store
@@ -129,8 +128,6 @@ class MlxBackend:
         self._requests: dict[int, Request] = {}
         self._rows: dict[int, RowState] = {}
         self._masks = MaskFiller()
-        # In deterministic mode an answer's bits are made token by token.
-        self._forced = None if deterministic else ForcedText(self._store, self._capabilities, self._scheme)
         self._steps = 0
         # On a GPU kernels are built for a shape when it is first run; with fixed places the load has run theirs.
         self._builds = together and not deterministic and mx.default_device() == mx.gpu
@@ -187,7 +184,7 @@ class MlxBackend:
         limit = self._capabilities.context_length
         with mx.stream(self._stream):
             try:
-                forward = decode.dispatch(self._store, rows, limit, self._forced) is not None
+                decode.dispatch(self._store, rows, limit)
                 tokens = decode.read(rows)
                 self._convert(rows)  # between this forward and the next
             except Exception as error:  # noqa: BLE001 - a forward or an allocation failed: the step's failure
@@ -196,7 +193,7 @@ class MlxBackend:
         self._steps += 1
         if self._steps % STEPS_BETWEEN_CLEANS == 0:
             mx.clear_cache()
-        return StepDone(time.monotonic_ns(), began, outcomes, forward)
+        return StepDone(time.monotonic_ns(), began, outcomes)
 
     def rewind(self, row_id: int) -> None:
         """Empty a row's caches and keep what it committed: `prefill` starts again at 0."""

@@ -43,11 +43,8 @@ class PromptCache:
         return self._put(entry_id, twin(row.cache), row, tokens)
 
     def take_over(self, entry_id: int, row: RowState, tokens: int) -> Entry | None:
-        """The caches of a row (settled) that is over, without a copy; cut back to `tokens` where it holds more.
-
-        What was fed ahead of the row's end is none of it.
-        """
-        return self._put(entry_id, row.cache, row, min(tokens, row.fed, len(row.known)))
+        """The caches of a row (settled) that is over, without a copy; cut back to `tokens` where it holds more."""
+        return self._put(entry_id, row.cache, row, min(tokens, row.fed))
 
     def start(self, entry_id: int, tokens: int) -> list[Any]:
         """Caches for a new row: the first `tokens` tokens of an entry, which stays as it is.

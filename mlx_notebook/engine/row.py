@@ -44,9 +44,6 @@ class RowState:
     it, where it could be sampled before `ready` was read; `logits` (an array [R, V] and the row's place in it) stand
     in for `ahead` where user processors or the grammar must see `ready` first. `grammar` is the row's own matcher.
     `branches` are the ids that the grammar allowed for `ready` with their log-probabilities, where choices are summed.
-    `narrow` are the ids that the grammar allowed for `ready`, where they are few.
-    `forced` are tokens that were fed already and come after `ready`, which was fed too then; until they are
-    committed the caches hold more than is known, and `logits` are those after the last of them.
     `drawable` says whether `ready` was at all possible, where bias, penalties or processors came before a grammar.
     `user_ns` counts what the row's own code took since it was last asked.
     `hosted`: user code stands between a token and the draw of the next. `reach`: how many of the last tokens are
@@ -70,8 +67,6 @@ class RowState:
     grammar: Matcher | None = None
     branches: tuple[list[int], mx.array] | None = None
     drawable: mx.array | None = None
-    narrow: list[int] = field(default_factory=list)
-    forced: list[int] = field(default_factory=list)
     hosted: bool = field(init=False)
     reach: int | None = field(init=False)
 
@@ -100,11 +95,6 @@ class RowState:
         """Number of the token that the next forward draws: those committed, and the one that waits."""
         return len(self.committed) + (self.ready is not None)
 
-    @property
-    def ahead_of_known(self) -> bool:
-        """Whether the caches hold tokens, forced ones, that are not committed yet."""
-        return self.fed > len(self.request.shape.prompt_ids) + len(self.committed)
-
     def remember_known(self) -> None:
         """Start the history with all that is known."""
         ids = self.known
@@ -121,12 +111,11 @@ class RowState:
 
     def is_last(self, context_length: int | None) -> bool:
         """Whether the token `ready` ends the row by length, whatever it says."""
-        return self.ready is not None and self.produced >= self.limit(context_length)
-
-    def limit(self, context_length: int | None) -> int:
-        """How many tokens the row may write in all."""
-        most = self.request.shape.sampling.max_tokens
-        return most if context_length is None else min(most, context_length - len(self.request.shape.prompt_ids))
+        if self.ready is None:
+            return False
+        if self.produced >= self.request.shape.sampling.max_tokens:
+            return True
+        return context_length is not None and len(self.request.shape.prompt_ids) + self.produced >= context_length
 
     def rewind(self, cache: list[Any]) -> None:
         """Start over with empty caches; what was committed, shown and drawn stays.
@@ -136,7 +125,6 @@ class RowState:
         """
         self.cache, self.fed, self.converted = cache, 0, False
         self.ahead = self.logits = None
-        self.forced = []
         if not self.hosted:
             self.ready = self.branches = self.drawable = None
 

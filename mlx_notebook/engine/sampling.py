@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import mlx.core as mx
 
-from mlx_notebook.core.results import TokenLogprob
 from mlx_notebook.engine import draws, filters
 from mlx_notebook.engine.logprobs import PendingLogprobs, normalise
 from mlx_notebook.engine.penalties import reach_of, stages_of
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from mlx_notebook.core.request import SamplingOptions
+    from mlx_notebook.core.results import TokenLogprob
 
 
 class Way(NamedTuple):
@@ -99,31 +99,10 @@ class DrawnRows:
 
     def read(self, place: int) -> tuple[int, TokenLogprob | None]:
         """Wait, and take one row's token off the device; the first to ask takes all."""
-        token_id = self.token_id(place)
-        return token_id, self._logprobs.read(place, token_id) if self._logprobs else None
-
-    def token_id(self, place: int) -> int:
-        """Wait, and take one row's token alone."""
         if self._ids is None:
             self._ids = cast("list[int]", self.tokens.tolist())
-        return self._ids[place]
-
-
-class _Certain(DrawnRows):
-    """One token that was certain before anything was computed, with log-probability 0 and no alternative but itself."""
-
-    __slots__ = ("_alternatives",)
-
-    def __init__(self, token_id: int, alternatives: int | None) -> None:
-        super().__init__(mx.array([token_id], dtype=mx.uint32), None)
-        self._ids = [token_id]
-        self._alternatives = alternatives
-
-    def read(self, place: int) -> tuple[int, TokenLogprob | None]:
-        token_id = self.token_id(place)
-        if self._alternatives is None:
-            return token_id, None
-        return token_id, TokenLogprob(token_id, 0.0, ((token_id, 0.0),) if self._alternatives else ())
+        token_id = self._ids[place]
+        return token_id, self._logprobs.read(place, token_id) if self._logprobs else None
 
 
 class Drawn(NamedTuple):
@@ -145,15 +124,6 @@ class Drawn(NamedTuple):
     def read(self) -> tuple[int, TokenLogprob | None]:
         """Wait for the token and take it off the device."""
         return self.together.read(self.place)
-
-    def token_id(self) -> int:
-        """Wait for the token alone."""
-        return self.together.token_id(self.place)
-
-
-def certain(token_id: int, alternatives: int | None) -> Drawn:
-    """A token that nothing else could be; `alternatives` as in the row's `logprobs`."""
-    return Drawn(_Certain(token_id, alternatives), 0)
 
 
 def draw_rows(samplers: Sequence[Sampler], indices: Sequence[int], logits: mx.array) -> list[Drawn]:

@@ -68,8 +68,8 @@ class Drive:
         errors = {} if error is None else {part.row_id: error for part in chunk.parts}
         return self.feed(ev.PrefillDone(0, self.now_ns, chunk.parts, errors))
 
-    def stepped(self, *outcomes: ev.RowOutcome, forward: bool = True) -> list[ev.Instruction]:
-        return self.feed(ev.StepDone(0, self.now_ns, outcomes, forward))
+    def stepped(self, *outcomes: ev.RowOutcome) -> list[ev.Instruction]:
+        return self.feed(ev.StepDone(0, self.now_ns, outcomes))
 
     def until_decode(self, row_id: int) -> None:
         """Turns, with every chunk done, until the row writes."""

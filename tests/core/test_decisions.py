@@ -37,8 +37,6 @@ EVENTS: list[ev.Event] = [
     ev.StepDone(14, 13, (ev.RowOutcome(1, 6), ev.RowOutcome(4, 7))),
     ev.StepDone(15, 14, (ev.RowOutcome(1, 6, finish=END), ev.RowOutcome(4, 7))),
     ev.StepDone(16, 15, (ev.RowOutcome(4, 6),)),
-    ev.StepDone(17, 16, (ev.RowOutcome(4, 6),), forward=False),
-    ev.StepDone(18, 17, (ev.RowOutcome(4, 6, error=ERROR),), forward=False),
     ev.StepFailed(13, (1, 2), ERROR),
     ev.BudgetSet(14, 1 << 40),
     ev.CancelAsked(15, 1, FinishDetail.USER),

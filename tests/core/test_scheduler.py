@@ -397,21 +397,6 @@ def test_a_serial_row_waits_for_the_batch_to_empty_and_holds_back_those_behind_i
     assert drive.turn()[0] == ev.Open(3)
 
 
-def test_a_step_without_a_forward_says_nothing_of_how_long_steps_take() -> None:
-    drive = Drive(scheduler(max_rows=2, chunk=None), Mechanism.CONTINUOUS)
-    drive.decode_row(1)
-    for _ in range(40):
-        drive.now_ns += 200 * MS
-        drive.feed(ev.StepDone(0, drive.now_ns - 200 * MS, (token(1),)))
-    before = drive.scheduler.planner.budget(rows_wait=True)
-    for _ in range(40):
-        drive.stepped(token(1), forward=False)
-    assert drive.scheduler.planner.budget(rows_wait=True) == before
-    for _ in range(40):
-        drive.stepped(token(1))
-    assert drive.scheduler.planner.budget(rows_wait=True) < before
-
-
 def test_the_same_events_give_the_same_instructions() -> None:
     def run() -> list[list[ev.Instruction]]:
         drive = Drive(scheduler(max_rows=2, chunk=4), Mechanism.CONTINUOUS)

@@ -105,7 +105,6 @@ class PoolStore:
     """
 
     name = "pool"
-    spans = False
 
     def __init__(
         self, model: Any, ops: PageOps, *, compiled: bool = True, twin: Any = None, late: Late | None = None

@@ -58,7 +58,6 @@ class RowsStore:
 
     def __init__(self, model: Any, slots: int | None = None, waste: float | None = WASTE) -> None:
         self.name = "rectangle" if waste == inf else "rows"
-        self.spans = slots is None
         self._model = model
         self._slots: list[Fed | None] = [None] * (slots or 0)
         self._waste = None if slots else waste

@@ -26,22 +26,16 @@ F = TypeVar("F", bound=Fed)
 
 
 class Store(Protocol):
-    """How several rows go through the model together.
-
-    Attributes:
-        name: what it is called.
-        spans: whether a row alone may be fed several tokens in one step.
-    """
+    """How several rows go through the model together."""
 
     name: str
-    spans: bool
 
     def order(self, rows: Sequence[F]) -> list[F | None]:
         """The rows in the places that they take in the next step; None for an idle place."""
         ...
 
     def step(self, places: Sequence[Fed | None], tokens: mx.array) -> mx.array:
-        """Feed one token [R, 1] to each place; logits [R, V]. Where it `spans`, a row alone takes [1, L] too."""
+        """Feed one token [R, 1] to each place; logits [R, V]."""
         ...
 
     def prefill(self, rows: Sequence[Fed], tokens: mx.array, lengths: Sequence[int]) -> None:
