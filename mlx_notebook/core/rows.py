@@ -72,7 +72,10 @@ class Chunk:
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """One request in the scheduler; equal to itself alone. All times are monotonic nanoseconds, 0 = not yet."""
+    """One request in the scheduler; equal to itself alone. All times are monotonic nanoseconds, 0 = not yet.
+
+    `rewinds` counts the failed forwards since the last token.
+    """
 
     request: Request
     seq: int
