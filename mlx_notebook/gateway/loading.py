@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from mlx_notebook.core.kv_scheme import KVScheme
     from mlx_notebook.engine.backend import Backend
-    from mlx_notebook.engine.grammar import Vocabulary
+    from mlx_notebook.engine.vocabulary import Vocabulary
     from mlx_notebook.gateway.gateway import Gateway
     from mlx_notebook.gateway.thread import Loading
     from mlx_notebook.models.describe import LoadedModel
@@ -144,8 +144,8 @@ def _marks_of(tokenizer: Any) -> ThinkingMarks | None:
 
 
 def _serve(loaded: LoadedModel, serving: Serving) -> tuple[Backend, ModelFacts]:
-    from mlx_notebook.engine.grammar import Vocabulary
     from mlx_notebook.engine.mlx_backend import MlxBackend, device_name
+    from mlx_notebook.engine.vocabulary import Vocabulary
     from mlx_notebook.models.memory import free_memory
     from mlx_notebook.models.tokenization import Tokenization
 
