@@ -92,7 +92,8 @@ def forced_in(native: Any, token_ids: Sequence[int]) -> Forced:
 def counted(shared: Shared) -> dict[str, Forced]:
     """What is forced in the model's greedy answer to each schema."""
     from mlx_notebook.core.grammar import check_json_schema
-    from mlx_notebook.engine.grammar import Vocabulary, compile_grammar
+    from mlx_notebook.engine.grammar import compile_grammar
+    from mlx_notebook.engine.vocabulary import Vocabulary
 
     ends = set(shared.tokenizer.eos_token_ids)
     vocabulary = Vocabulary(shared.tokenizer, ends)

@@ -1,7 +1,8 @@
-"""Closing a JSON schema's plain objects: they get the properties that are listed, and no others.
+"""What is changed in a JSON schema before it is compiled: plain objects are closed, and some counts are left out.
 
 JSON Schema lets any other property in unless `additionalProperties` says no; a model then goes on inventing some.
-Whatever fits the closed schema fits the open one.
+Whatever fits the closed schema fits the open one. Of closed objects the compiler can count few optional properties,
+and says of other counts that nothing satisfies them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ _ABOUT_OBJECTS = frozenset(
     ["properties", "required", "additionalProperties", "patternProperties", "minProperties", "maxProperties"]
 )
 _BESIDE = frozenset(["allOf", "anyOf", "oneOf", "$ref", "if", "dependentSchemas", "not"])
+MOST_COUNTED = 60
+"""How many optional properties `minProperties` may choose from: its rules grow with their square."""
+
 _MAY_HAVE_NO_END = _BESIDE | _ABOUT_OBJECTS | {"items", "prefixItems", "additionalItems", "$dynamicRef"}
 
 
@@ -39,6 +43,42 @@ def closed(schema: Schema) -> tuple[dict[str, Any], list[str]]:
             node["additionalProperties"] = False
             found.append(pointer(path))
     return (copy, found) if found else (schema, found)
+
+
+def uncounted(schema: Schema) -> tuple[dict[str, Any] | bool, list[str]]:
+    """The schema without `minProperties` where the compiler cannot count, and where that is."""
+    found = [(path, node) for path, node in nodes(schema) if isinstance(node, dict) and _cannot_be_counted(node)]
+    if not found:
+        return schema, []
+    copy = _copied(schema)
+    for _, node in [(path, node) for path, node in nodes(copy) if isinstance(node, dict) and _cannot_be_counted(node)]:
+        del node["minProperties"]
+    return copy, [pointer(path) for path, _ in found]
+
+
+def _cannot_be_counted(node: dict[str, Any]) -> bool:
+    """Whether a closed object asks for some of its optional properties in a way that the compiler has no rule for."""
+    least, most = node.get("minProperties"), node.get("maxProperties")
+    properties, required = node.get("properties"), node.get("required", [])
+    if node.get("additionalProperties") is not False or node.get("patternProperties"):
+        return False
+    if not (isinstance(least, int) and isinstance(properties, dict) and isinstance(required, list)):
+        return False
+    missing = least - len(set(map(str, required)))
+    if missing <= 0 or least > len(properties) or (isinstance(most, int) and most < least):
+        return False
+    few = len(properties) - len(required) <= MOST_COUNTED
+    return not (missing == 1 and (most == least or (most is None and few)))
+
+
+def one_of(node: dict[str, Any]) -> int:
+    """Of how many optional properties of a closed object `minProperties` asks for one; 0 where it does not."""
+    least, properties, required = node.get("minProperties"), node.get("properties"), node.get("required", [])
+    if not (isinstance(least, int) and isinstance(properties, dict) and isinstance(required, list)):
+        return 0
+    if "maxProperties" in node:
+        return 0
+    return min(MOST_COUNTED, len(properties) - len(required)) if least == len(required) + 1 else 0
 
 
 def _copied(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Reading a Lark grammar for one thing that its compiler does not say: whether any finite text satisfies it.
+"""Reading a Lark grammar for what its compiler does not say: whether any finite text satisfies it, and how much it is.
 
 Rules are found by their names, and each alternative by what it needs. Whatever is not understood counts as something
 that ends, so that nothing is refused by mistake. All of it takes time linear in the text.
@@ -7,12 +7,12 @@ that ends, so that nothing is refused by mistake. All of it takes time linear in
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mlx_notebook.core.gates import Gates
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
 _TOKEN = re.compile(
     r"""
@@ -39,6 +39,58 @@ def endless_rule(text: str) -> tuple[str, int] | None:
         return None
     guilty = next((name for name in rules.needed(ends) if rules.needs_itself(name, ends)), "start")
     return guilty, rules.line_of[guilty]
+
+
+class Word(NamedTuple):
+    """A word of a grammar, the definition that it stands in, and where: its line, its place in the text."""
+
+    text: str
+    owner: str
+    line: int
+    at: int
+
+    @property
+    def in_terminal(self) -> bool:
+        """Whether it is part of a terminal, whose name is in capitals."""
+        return self.owner[:1].isupper()
+
+
+def words_of(text: str) -> Iterator[Word]:
+    """Each word of a grammar but its blanks and comments."""
+    line, owner, fresh = 1, "", True
+    for match in _TOKEN.finditer(text):
+        kind = match.lastgroup or "mark"
+        if kind == "newline":
+            line, fresh = line + 1, True
+        elif kind != "skip":
+            if fresh and kind == "name":  # a definition's, unless its last one goes on here
+                owner = match.group().lstrip("?!_")
+            fresh = False
+            yield Word(match.group(), owner, line, match.start())
+
+
+def spelled_out(text: str, most: int) -> dict[str, int]:
+    """How many characters each terminal has with those that it names in their places; counted up to `most`."""
+    own: dict[str, int] = {}
+    named: dict[str, list[str]] = {}
+    for word in words_of(text):
+        if word.in_terminal:
+            own[word.owner] = own.get(word.owner, 0) + len(word.text)
+            named.setdefault(word.owner, []).append(word.text.lstrip("?!_"))
+    sizes: dict[str, int] = {}
+    for name in own:
+        waiting = [(name, False)]
+        while waiting:
+            one, below = waiting.pop()
+            if below:
+                sizes[one] = min(
+                    most, own[one] + sum(sizes[other] for other in named[one] if other in own and other != one)
+                )
+            elif one not in sizes:
+                sizes[one] = own[one]  # till what it names is known; in a circle for good: the compiler refuses those
+                waiting.append((one, True))
+                waiting += [(other, False) for other in named[one] if other in own and other not in sizes]
+    return sizes
 
 
 def _definitions(text: str) -> dict[str, tuple[int, list[str]]]:

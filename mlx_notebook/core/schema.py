@@ -6,16 +6,46 @@ Works on checked schemas only (`core.grammar`): plain JSON values of bounded siz
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mlx_notebook.core.closing import closed
+from mlx_notebook.core.closing import closed, uncounted
 from mlx_notebook.core.endings import endless
 from mlx_notebook.core.schema_tree import MAPS, ONE, Path, Schema, children, nodes, pointer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
-__all__ = ["Schema", "children", "closed", "endless", "locate", "nodes", "places_of", "pointer", "unknown_keywords"]
+__all__ = [
+    "Prepared",
+    "Schema",
+    "children",
+    "closed",
+    "endless",
+    "locate",
+    "nodes",
+    "places_of",
+    "pointer",
+    "prepared",
+    "unknown_keywords",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A shape as its compiler gets it; of a schema also where objects were closed, and where nothing is counted."""
+
+    value: Any
+    closed: tuple[str, ...] = ()
+    uncounted: tuple[str, ...] = ()
+
+
+def prepared(schema: Schema) -> Prepared:
+    """A schema for its compiler."""
+    shut, places = closed(schema)
+    value, lost = uncounted(shut)
+    return Prepared(value, tuple(places), tuple(lost))
+
 
 _ENFORCED = frozenset(
     [
@@ -112,7 +142,7 @@ _OTHERS = frozenset(
 """Known to JSON Schema and not enforced; the compiler names most of them itself."""
 
 
-def locate(schema: Schema, error: str, error_of: Callable[[Schema], str]) -> str:
+def locate(schema: Schema, error: str, error_of: Callable[[Schema], str | None], shut: Collection[str] = ()) -> str:
     """The innermost subschema that brings an error about: with anything in its place the error is another, or none.
 
     Of the schemas in one the halves are tried, then the half of that; a schema so large that it takes too much work is
@@ -120,7 +150,8 @@ def locate(schema: Schema, error: str, error_of: Callable[[Schema], str]) -> str
 
     Args:
         error: what the compiler says of the whole schema.
-        error_of: what it says of a variant.
+        error_of: what it says of a variant; None where there is no time left for it.
+        shut: the objects that were closed for it: no fault of theirs.
     """
     path: Path = ()
     node, size = schema, sum(1 for _ in nodes(schema))
@@ -129,10 +160,12 @@ def locate(schema: Schema, error: str, error_of: Callable[[Schema], str]) -> str
     def guilty(suspects: Sequence[Path]) -> bool:
         nonlocal trials
         trials -= 1
-        return trials >= 0 and error_of(_with(schema, path, _without(node, suspects))) != error
+        said = error_of(_with(schema, path, _without(node, suspects))) if trials >= 0 else None
+        return said is not None and said != error
 
     while True:
-        inner = _narrowed([keys for keys, child in children(node) if child is not True], guilty)
+        ours = ("additionalProperties",) if pointer(path) in shut else None
+        inner = _narrowed([keys for keys, child in children(node) if child is not True and keys != ours], guilty)
         if inner is None:
             return pointer(path)
         path, node = (*path, *inner), _at(node, inner)

@@ -5,14 +5,13 @@ state which tokens may follow (Earley parser over a lexer of regex derivatives).
 lock of Python's while it works.
 
 A compile runs on a thread of its own that lives as long as it does: `submit` can wait for it, be interrupted, and give
-up. What it may use is bounded by the library's limits too, so such a thread ends by itself. Compiled grammars are kept
-by vocabulary and source, least recently used first out, by an estimate of their bytes.
+up. What it may use is bounded by the library's limits and by ours (`core.work`), so such a thread ends by itself.
+Compiled grammars are kept by vocabulary and source, least recently used first out, by an estimate of their bytes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import threading
 import time
@@ -22,17 +21,19 @@ from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.bell import Latch
 from mlx_notebook.core.grammar import GrammarKind, with_ascii_digits
-from mlx_notebook.core.schema import closed
+from mlx_notebook.core.grammar_sizes import MOST_STATES, estimate
+from mlx_notebook.core.schema import Prepared, prepared
 from mlx_notebook.engine.choices import ChoiceOrder, ChoiceTally
-from mlx_notebook.engine.grammar_faults import fault_of, notes_on, refuse_endless
+from mlx_notebook.engine.grammar_faults import fault_of, notes_on, refuse_endless, refuse_too_much
 from mlx_notebook.engine.matcher import Matcher
 from mlx_notebook.errors import GrammarError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator
 
     from mlx_notebook.core.grammar import GrammarSpec
     from mlx_notebook.core.placement import Reason
+    from mlx_notebook.engine.vocabulary import Vocabulary
 
 COMPILE_S = 5.0
 """How long a compile may take before it is given up."""
@@ -41,6 +42,10 @@ MASK_S = 0.5
 """How long one step may take to check: the engine's thread waits for it, and with it every other row."""
 
 WALKED = 6
+
+STACK = 128 << 20
+"""The stack of a compile's thread, in bytes: the library follows references and rules by recursion, up to 64 MiB deep
+for what may be asked of it, and where a stack ends the process ends. What is not used of it is never taken."""
 
 CACHE_BYTES = 64 << 20
 """What kept grammars may take together, by our estimate."""
@@ -56,75 +61,69 @@ JSON_FORM = {
 }
 
 
-class Vocabulary:
-    """One model's tokenizer as the library wants it, made when it is first needed.
+class Prototype:
+    """The library's compiled grammar, of which each row gets a copy.
+
+    Copies share what the library learns of texts, and there is a limit to it; so a row may come to that limit by what
+    others wrote. It then goes on in a copy of a new one.
 
     Args:
-        tokenizer: a Hugging Face tokenizer (or mlx-lm's wrapper around one) with a fast backend.
-        eos_ids: the ids that end a row.
-        tokenizer_lock: held while the tokenizer is read, if other threads use it too.
-
-    Raises (when it is made): ValueError where the tokenizer is of a kind that cannot be read.
+        vocabulary: the tokenizer's.
+        source: the grammar in the library's form.
     """
 
-    def __init__(
-        self,
-        tokenizer: Any,
-        eos_ids: Iterable[int],
-        tokenizer_lock: contextlib.AbstractContextManager[Any] | None = None,
-    ) -> None:
-        self._tokenizer: Any = tokenizer
-        self._tokenizer_lock = tokenizer_lock if tokenizer_lock is not None else contextlib.nullcontext()
-        self.eos_ids = tuple(sorted(eos_ids))
-        self._lock = threading.Lock()
-        self._made: Any = None
-        self._key = ""
+    def __init__(self, vocabulary: Vocabulary, source: str) -> None:
+        began = time.perf_counter()
+        self._vocabulary, self._source = vocabulary, source
+        self._native = self._made()
+        self._generation = 0
+        self._seconds = time.perf_counter() - began
 
-    def made(self) -> Any:
-        """The library's tokenizer."""
-        with self._lock:
-            if self._made is None:
-                self._made = self._make()
-            return self._made
+    def copy(self) -> tuple[Any, int]:
+        """A matcher at the beginning, and which generation it is of."""
+        return self._native.deep_copy(), self._generation
+
+    def after(self, generation: int) -> tuple[Any, int]:
+        """A copy of a later generation than this one; None in its place where that would take too long."""
+        if generation == self._generation:
+            made = self.anew()
+            if made is None:
+                return None, generation
+            self._native, self._generation = made, generation + 1
+        return self.copy()
+
+    def anew(self) -> Any:
+        """Another of the library's objects, of which nobody has a copy; None where the engine would wait too long."""
+        if self._seconds > MASK_S:
+            return None
+        made: list[Any] = []
+        thread = threading.Thread(target=lambda: made.append(self._made()), name="mlx-notebook grammar", daemon=True)
+        with deep_stack():
+            thread.start()
+        thread.join(COMPILE_S)
+        return made[0] if made else None
 
     @property
-    def ready(self) -> bool:
-        """Whether it is made."""
-        return self._made is not None
+    def native(self) -> Any:
+        """The library's own object."""
+        return self._native
 
-    @property
-    def key(self) -> str:
-        """Names the vocabulary's contents: equal ones share compiled grammars."""
-        self.made()
-        return self._key
+    def _made(self) -> Any:
+        from llguidance import LLMatcher
 
-    def bytes_of(self, token_id: int) -> bytes:
-        """What one token says."""
-        return bytes(self.made().decode_bytes([token_id]))
-
-    def _make(self) -> Any:
-        import llguidance
-
-        backend = getattr(self._tokenizer, "backend_tokenizer", None)
-        if backend is None:
-            raise ValueError("the model's tokenizer is not one of the fast kind")
-        with self._tokenizer_lock:
-            text = backend.to_str()
-        self._key = hashlib.sha256(f"{self.eos_ids}{text}".encode()).hexdigest()
-        with _vocabularies_lock:
-            made = _vocabularies.get(self._key)
-        if made is None:
-            made = llguidance.LLTokenizer(text, eos_token=list(self.eos_ids) or None)
-            with _vocabularies_lock:
-                _vocabularies[self._key] = made
-                while len(_vocabularies) > MOST_VOCABULARIES:
-                    _vocabularies.popitem(last=False)
-        return made
+        return LLMatcher(self._vocabulary.made(), self._source, log_level=0, limits=limits())
 
 
-MOST_VOCABULARIES = 2
-_vocabularies: OrderedDict[str, Any] = OrderedDict()
-_vocabularies_lock = threading.Lock()
+@contextlib.contextmanager
+def deep_stack() -> Iterator[None]:
+    """Threads that are started inside have the stack that a compile may need."""
+    before = threading.stack_size()
+    with contextlib.suppress(ValueError):  # a system that has another idea of stacks
+        threading.stack_size(STACK)
+    try:
+        yield
+    finally:
+        threading.stack_size(before)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,7 +132,7 @@ class Compiled:
 
     spec: GrammarSpec
     vocabulary: Vocabulary
-    prototype: Any
+    prototype: Prototype
     notes: tuple[Reason, ...]
     nbytes: int
     choices: ChoiceOrder | None = None
@@ -145,14 +144,23 @@ class Compiled:
             after: token ids that must have come before the grammar holds.
             tally: whether to sum up the probability of each choice.
         """
-        made = self.vocabulary.made()
         vocabulary, choices = self.vocabulary, self.choices
+        native, generation = self.prototype.copy()
+
+        def renew(alone: bool) -> Any:
+            nonlocal generation
+            if alone:
+                return self.prototype.anew()
+            renewed, generation = self.prototype.after(generation)
+            return renewed
+
         return Matcher(
-            self.prototype.deep_copy(),
-            made.vocab_size,
+            native,
+            vocabulary.made().vocab_size,
             eos_ids=vocabulary.eos_ids,
             after=after,
             tally=ChoiceTally(choices, vocabulary.bytes_of, vocabulary.eos_ids) if tally and choices else None,
+            renew=renew,
         )
 
 
@@ -243,7 +251,8 @@ class _Compile:
         self._thread = threading.Thread(target=self._run, name="mlx-notebook grammar", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        with deep_stack():
+            self._thread.start()
 
     def outcome(self) -> Compiled:
         """What was made; raises what went wrong, a fresh object each time."""
@@ -272,35 +281,42 @@ cache = GrammarCache()
 
 
 def compile_grammar(spec: GrammarSpec, vocabulary: Vocabulary) -> Compiled:
-    """Compile now, on this thread; see `GrammarCache.compiled`."""
-    import llguidance
-
-    made = vocabulary.made()
+    """Compile now, on this thread, whose stack is deep enough; see `GrammarCache.compiled`."""
     refuse_endless(spec)
-
-    def error_of(value: Any) -> str:
-        return str(_started(llguidance.LLMatcher(made, source_of(spec.kind, value), log_level=0, limits=limits())))
-
-    matcher = llguidance.LLMatcher(made, source_of(spec.kind, spec.value), log_level=0, limits=limits())
-    error = _started(matcher)
+    refuse_too_much(spec)
+    ready = prepared(spec.value) if spec.kind is GrammarKind.JSON_SCHEMA else Prepared(spec.value)
+    prototype = Prototype(vocabulary, source_of(spec.kind, ready.value))
+    native = prototype.native
+    took, error = _started(native)  # here, so that no row has to do it again
     if error:
-        raise fault_of(spec, error, error_of)
-    _refuse_costly(spec, matcher.deep_copy())
-    notes = notes_on(spec, matcher.get_grammar_warnings())
+        ends = time.monotonic() + COMPILE_S
+
+        def error_of(value: Any) -> str | None:
+            late = time.monotonic() > ends
+            return None if late else _started(Prototype(vocabulary, source_of(spec.kind, value)).native)[1]
+
+        raise fault_of(spec, ready, error, error_of)
+    _refuse_costly(spec, native.deep_copy(), took)
+    notes = notes_on(spec, ready, native.get_grammar_warnings())
     choices = ChoiceOrder(spec.value) if spec.kind is GrammarKind.CHOICES else None
-    return Compiled(spec, vocabulary, matcher, notes, estimate(spec), choices)
+    return Compiled(spec, vocabulary, prototype, notes, estimate(spec), choices)
 
 
-def _started(matcher: Any) -> str:
-    """What is wrong with a matcher, "" for nothing. The first mask finds what no answer can begin."""
+def _started(matcher: Any) -> tuple[float, str]:
+    """How long the first mask took, and what is wrong with a matcher, "" for nothing; it finds what cannot begin."""
+    began = time.perf_counter()
     if not matcher.is_error():
         matcher.compute_bitmask()
-    return str(matcher.get_error()) if matcher.is_error() else ""
+    return time.perf_counter() - began, str(matcher.get_error()) if matcher.is_error() else ""
 
 
-def _refuse_costly(spec: GrammarSpec, matcher: Any) -> None:
-    """Raise GrammarError where one of the first steps, along first allowed tokens, is slow or more than the limits."""
-    slowest = _walk(matcher)
+def _refuse_costly(spec: GrammarSpec, matcher: Any, first: float) -> None:
+    """Raise GrammarError where one of the first steps, along first allowed tokens, is slow or more than the limits.
+
+    Args:
+        first: what the first mask took in seconds, when it was new.
+    """
+    slowest = max(first, _walk(matcher))
     if matcher.is_error():
         said = str(matcher.get_error()).splitlines()[0]
         raise GrammarError(f"{spec.kind}: too complex ({said}). Make it simpler", option=str(spec.kind))
@@ -327,16 +343,15 @@ def _walk(matcher: Any) -> float:
 
 
 def source_of(kind: GrammarKind, value: Any) -> str:
-    """The library's own form of a grammar."""
+    """The library's own form of a grammar; of a schema as `prepared` gives it."""
     from llguidance import LLMatcher
 
     if kind is GrammarKind.JSON_SCHEMA:
-        text = json.dumps(closed(value)[0])
-        return str(LLMatcher.grammar_from_json_schema(text, overrides=JSON_FORM))  # type: ignore[arg-type]
+        return str(LLMatcher.grammar_from_json_schema(json.dumps(value), overrides=JSON_FORM))  # type: ignore[arg-type]
     if kind is GrammarKind.REGEX:
         return str(LLMatcher.grammar_from_regex(with_ascii_digits(value)))
-    if kind is GrammarKind.CHOICES:
-        return str(LLMatcher.grammar_from_lark("start: " + " | ".join(json.dumps(choice) for choice in value)))
+    if kind is GrammarKind.CHOICES:  # one terminal: as many rules would be more than may come next
+        return str(LLMatcher.grammar_from_lark("start: CHOICE\nCHOICE: " + " | ".join(map(json.dumps, value))))
     return str(LLMatcher.grammar_from_lark(value))
 
 
@@ -349,12 +364,7 @@ def limits() -> Any:
         initial_lexer_fuel=1_000_000,
         step_lexer_fuel=50_000,
         step_max_items=20_000,
-        max_lexer_states=50_000,
+        max_lexer_states=MOST_STATES,
         max_grammar_size=200_000,
         verbose_errors=False,
     )
-
-
-def estimate(spec: GrammarSpec) -> int:
-    """Bytes that a compiled grammar takes, roughly: the library does not say; see docs/design.md."""
-    return 128 * 1024 + 64 * len(spec.source)

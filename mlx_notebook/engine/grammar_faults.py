@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.core import schema as schemas
+from mlx_notebook.core import work
 from mlx_notebook.core.grammar import GrammarKind
 from mlx_notebook.core.lark import endless_rule
 from mlx_notebook.core.placement import Reason
@@ -42,17 +43,37 @@ def refuse_endless(spec: GrammarSpec) -> None:
         raise GrammarError(text, option="json_schema", place=place)
 
 
-def fault_of(spec: GrammarSpec, error: str, error_of: Callable[[Any], str]) -> GrammarError:
+def refuse_too_much(spec: GrammarSpec) -> None:
+    """Raise GrammarError for what takes the compiler too much time or memory, without a limit of its own."""
+    found = _too_much(spec)
+    if found is not None:
+        where = f" at {found.place or 'the top'}" if spec.kind is GrammarKind.JSON_SCHEMA or found.place else ""
+        text = f"{spec.kind}{where}: too much to compile: {found.text}"
+        raise GrammarError(text, option=str(spec.kind), place=found.place)
+
+
+def _too_much(spec: GrammarSpec) -> work.TooMuch | None:
+    if spec.kind is GrammarKind.JSON_SCHEMA:
+        return work.of_schema(spec.value)
+    if spec.kind is GrammarKind.GRAMMAR:
+        return work.of_grammar(spec.source)
+    return work.of_pattern(spec.source) if spec.kind is GrammarKind.REGEX else None
+
+
+def fault_of(
+    spec: GrammarSpec, ready: schemas.Prepared, error: str, error_of: Callable[[Any], str | None]
+) -> GrammarError:
     """The error for a user: what the compiler said, and where it is.
 
     Args:
+        ready: the value as the compiler got it.
         error: the compiler's own words.
-        error_of: what it says of a variant of the value; empty where that compiles.
+        error_of: what it says of a variant of that; empty where it compiles, None where there is no time to look.
     """
     said = error.replace("<non-verbose/>", "").strip()
     place, where = "", ""
     if spec.kind is GrammarKind.JSON_SCHEMA:
-        place = schemas.locate(spec.value, error, error_of)
+        place = schemas.locate(ready.value, error, error_of, ready.closed)
         where = f" at {place or 'the top'}"
     else:
         place = _place_in_text(spec, said)
@@ -74,6 +95,11 @@ def _place_in_text(spec: GrammarSpec, said: str) -> str:
 
 def _in_short(said: str) -> str:
     """The compiler's words in one line: of a regex parser's drawing only the sentence."""
+    if said.startswith("panic: "):
+        large = "it is too large for it" if "symbols.len()" in said else said.splitlines()[0]
+        return f"the compiler gave up: {large}"
+    if said.startswith("lexer precomputation failed"):
+        return "it has too many states; make it simpler"
     error = re.search(r"^error: (.*)$", said, re.MULTILINE)
     if error is not None:
         return error.group(1)
@@ -81,7 +107,7 @@ def _in_short(said: str) -> str:
     return re.sub(r"^(at )?\d+\(\d+\): ", "", first)[:300]
 
 
-def notes_on(spec: GrammarSpec, warnings: Sequence[str]) -> tuple[Reason, ...]:
+def notes_on(spec: GrammarSpec, ready: schemas.Prepared, warnings: Sequence[str]) -> tuple[Reason, ...]:
     """One reason for everything in a grammar that does not bind the answer."""
     if spec.kind is not GrammarKind.JSON_SCHEMA:
         return tuple(Reason("grammar-warning", f"{spec.kind}: {warning}.") for warning in warnings)
@@ -106,9 +132,12 @@ def notes_on(spec: GrammarSpec, warnings: Sequence[str]) -> tuple[Reason, ...]:
         found.setdefault("oneOf", Reason("grammar-unenforced", text))
     for key, places in schemas.unknown_keywords(schema).items():
         add("grammar-unenforced", key, places, ": JSON Schema knows no such keyword")
-    shut = schemas.closed(schema)[1]
-    if shut:
-        text = f"the object at {_listed(shut)} gets its listed properties only; additionalProperties: true opens it"
+    if ready.uncounted:
+        why = ": the compiler cannot count optional properties"
+        add("grammar-unenforced", "minProperties", ready.uncounted, why)
+    if ready.closed:
+        where = _listed(ready.closed)
+        text = f"the object at {where} gets its listed properties only; additionalProperties: true opens it"
         found["closed"] = Reason("grammar-closed", f"json_schema: {text}.")
     return tuple(found.values())
 

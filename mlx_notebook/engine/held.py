@@ -117,6 +117,8 @@ def _masks(rows: Sequence[RowState], masks: MaskFiller, failed: Failed) -> dict[
     for at, (row, grammar) in enumerate(shaped):
         try:
             mask = filled[at] if filled else masks.fill([grammar], width)[0]
+            while grammar.renewed():
+                mask = masks.fill([grammar], width)[0]
             grammar.check(mask)
         except BaseException as error:  # noqa: BLE001 - that row has no way on; the others do
             failed.append((row, as_text(error)))

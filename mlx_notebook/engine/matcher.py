@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from mlx_notebook.errors import GrammarError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     import numpy.typing as npt
 
@@ -18,6 +20,12 @@ if TYPE_CHECKING:
 
 MISFIT = "Parser Error: token"
 """How the library's words begin where a token does not fit; others say that it gave up before it knew."""
+
+WORN = "lexer error: too many states"
+"""How they begin where the library knows as many texts as it may; it need not be this row that taught it them."""
+
+MOST_RENEWALS = 2
+"""At one place of a row."""
 
 live = 0
 """Matchers that are not closed; tests count."""
@@ -45,6 +53,8 @@ class Matcher:
         eos_ids: tokens that end a row; none of them comes before the grammar holds.
         after: token ids that must have come before the grammar holds (the end of a model's thinking).
         tally: sums up the probabilities of choices, where they are wanted.
+        renew: makes another of the library's matchers, at the beginning: one for all rows that come to this, or for
+            this one alone; or None.
     """
 
     def __init__(
@@ -55,9 +65,13 @@ class Matcher:
         eos_ids: tuple[int, ...] = (),
         after: tuple[int, ...] = (),
         tally: ChoiceTally | None = None,
+        renew: Callable[[bool], Any] | None = None,
     ) -> None:
         global live
         self._native: Any = native
+        self._renew = renew
+        self._taken: list[int] = []
+        self._renewals = 0, 0
         self.vocab_size = vocab_size
         self.words = -(-vocab_size // 32)
         self.eos_ids = eos_ids
@@ -93,10 +107,35 @@ class Matcher:
             if tuple(self._recent) == self._after:
                 self._after = ()
             return
-        if token_id < self.vocab_size and self._native.consume_token(token_id):
-            return
-        said = str(self._native.get_error()) if self._native.is_error() else MISFIT
-        raise nothing_left(token_id) if said.startswith(MISFIT) else too_complex(said)
+        while not self._takes(token_id):
+            said = str(self._native.get_error()) if self._native.is_error() else MISFIT
+            # Where states run out inside of a token, the library says that it does not fit.
+            if not self._renewed(said, (WORN, MISFIT)):
+                raise nothing_left(token_id) if said.startswith(MISFIT) else too_complex(said)
+        self._taken.append(token_id)
+
+    def _takes(self, token_id: int) -> bool:
+        return token_id < self.vocab_size and bool(self._native.consume_token(token_id))
+
+    def renewed(self) -> bool:
+        """Where all that may be known of texts is used up: go on in a new matcher, from the tokens so far."""
+        return self._native.is_error() and self._renewed(str(self._native.get_error()), (WORN,))
+
+    def _renewed(self, said: str, reasons: tuple[str, ...]) -> bool:
+        """Renew for one of these reasons, the second time at one place alone; a third is this row's own doing."""
+        place, times = self._renewals if self._renewals[0] == len(self._taken) else (len(self._taken), 0)
+        if self._renew is None or not said.startswith(reasons):
+            return False
+        while times < MOST_RENEWALS:
+            times += 1
+            self._renewals = place, times
+            renewed = self._renew(times == MOST_RENEWALS)
+            if renewed is None:
+                return False
+            self._native = renewed
+            if not self._taken or self._native.consume_tokens(self._taken):
+                return True
+        return False
 
     def check(self, mask: npt.NDArray[np.bool_]) -> None:
         """Raise GrammarError where a mask [V] lets nothing through: from there nothing could be drawn."""
@@ -109,5 +148,5 @@ class Matcher:
         """Free the native state; again does nothing."""
         global live
         if self._native is not None:
-            self._native, self.tally = None, None
+            self._native, self._renew, self.tally = None, None, None
             live -= 1

@@ -23,7 +23,7 @@ from mlx_notebook.engine.attention import AttentionRoute
 from mlx_notebook.engine.backend import release_all
 from mlx_notebook.engine.determinism import check_deterministic
 from mlx_notebook.engine.detokenize import Detokenizer
-from mlx_notebook.engine.kv.convert import check_model, convert_due
+from mlx_notebook.engine.kv.convert import convert_due
 from mlx_notebook.engine.masks import MaskFiller
 from mlx_notebook.engine.parity import Choice, choose_store
 from mlx_notebook.engine.probe import capabilities_of
@@ -69,14 +69,14 @@ class MlxBackend:
         context_length: tokens of prompt and answer together; None for no limit.
         eos_token_ids: the model's ends of sequence, which XTC never drops.
         tokenizer_lock: held around uses of the tokenizer, if other threads use it too.
-        kv_scheme: how keys and values are stored.
+        kv_scheme: how keys and values are stored; one that the model's shapes fit (`check_model`).
         max_rows: rows that may decode together in deterministic mode; otherwise there is no limit here.
         deterministic: a row's bits never depend on its neighbours: the batch has a fixed number of places, also
             for one row, prompts go alone, and an answer that is read again goes token by token.
 
     Raises:
         UnsupportedRequest: `deterministic` is asked for and can't be proven for this model here.
-        ModelLoadError: the model's layers can't be stored by the scheme, or it can't read what is stored so.
+        ModelLoadError: the model can't read what is stored by the scheme.
     """
 
     def __init__(
@@ -101,7 +101,6 @@ class MlxBackend:
         self._route = AttentionRoute(model)
         try:
             with mx.stream(self._stream):
-                check_model(model, self._scheme)
                 choice = self._choose(max_rows, deterministic=deterministic)
                 facts = capabilities_of(
                     model, context_length=context_length, vocab_size=vocab_size, scheme=self._scheme

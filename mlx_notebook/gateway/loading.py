@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from mlx_notebook.core.kv_scheme import KVScheme
     from mlx_notebook.engine.backend import Backend
-    from mlx_notebook.engine.grammar import Vocabulary
+    from mlx_notebook.engine.vocabulary import Vocabulary
     from mlx_notebook.gateway.gateway import Gateway
     from mlx_notebook.gateway.thread import Loading
     from mlx_notebook.models.describe import LoadedModel
@@ -48,13 +48,26 @@ class ModelFacts:
     vocabulary: Vocabulary | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Serving:
-    """How a loaded model is to be served: how keys and values are stored, rows at once, the deterministic mode."""
+    """How a loaded model is to be served: how keys and values are stored, rows at once, the deterministic mode.
+
+    `tried` says whether the model's shapes were found to fit `kv`.
+    """
 
     kv: KVScheme
     max_rows: int
     deterministic: bool
+    tried: bool = False
+
+    def check_shapes(self, model: Any) -> None:
+        """Raise ModelLoadError where the model's shapes do not fit `kv`; its weights may be lazy. Tried once."""
+        if self.tried or self.kv.native:
+            return
+        from mlx_notebook.engine.kv.convert import check_model
+
+        check_model(model, self.kv)
+        self.tried = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +90,12 @@ class NamedModel:
         from mlx_notebook.models.load import check_loadable
 
         held = sum(stats.weight_bytes + stats.kv_bytes for stats in (gateway.stats() for gateway in leaving))
-        scheme = self.serving.kv
         check_loadable(
             self.resolved,
             dtype=self.dtype,
             trust_remote_code=self.trust_remote_code,
             held_by_others=held,
-            check_model=None if scheme.native else lambda model: _check_scheme(model, scheme),
+            check_model=None if self.serving.kv.native else self.serving.check_shapes,
         )
 
     def load(self, loading: Loading) -> tuple[Backend, ModelFacts]:
@@ -96,14 +108,9 @@ class NamedModel:
             trust_remote_code=self.trust_remote_code,
             progress=loading.progress,
             check_cancel=loading.check,
+            check_model=self.serving.check_shapes,
         )
         return _serve(loaded, self.serving)
-
-
-def _check_scheme(model: Any, scheme: KVScheme) -> None:
-    from mlx_notebook.engine.kv.convert import check_model
-
-    check_model(model, scheme)
 
 
 def loader_of_loaded(model: Any, tokenizer: Any, serving: Serving) -> Loader:
@@ -118,7 +125,7 @@ def loader_of_loaded(model: Any, tokenizer: Any, serving: Serving) -> Loader:
     loaded = describe_loaded(model, tokenizer)
     if not serving.kv.native:
         with about_model(loaded.name):
-            on_own_thread(lambda: _check_scheme(model, serving.kv))
+            on_own_thread(lambda: serving.check_shapes(model))
     return lambda _loading: _serve(loaded, serving)
 
 
@@ -137,8 +144,8 @@ def _marks_of(tokenizer: Any) -> ThinkingMarks | None:
 
 
 def _serve(loaded: LoadedModel, serving: Serving) -> tuple[Backend, ModelFacts]:
-    from mlx_notebook.engine.grammar import Vocabulary
     from mlx_notebook.engine.mlx_backend import MlxBackend, device_name
+    from mlx_notebook.engine.vocabulary import Vocabulary
     from mlx_notebook.models.memory import free_memory
     from mlx_notebook.models.tokenization import Tokenization
 

@@ -3,11 +3,11 @@
 Templates are rendered by Hugging Face's `apply_chat_template`, which compiles them in
 `jinja2.sandbox.ImmutableSandboxedEnvironment` (a test tries hostile ones). The template's own
 control tokens steer the model; the same characters inside a message, or inside a value that is
-handed on to the template (a tool's description), are characters.
+handed on to the template (a tool's description, the docstring of a function given as one), are characters.
 
 How: where none of these holds a control token's spelling, the rendered text is encoded in one
-piece, exactly as mlx-lm does. Otherwise each such spelling is wrapped in private marks before
-rendering; the rendered text is cut at the tokens that the template wrote (the unmarked ones),
+piece, exactly as mlx-lm does. Otherwise each such spelling is wrapped in marks before rendering
+(`marks.py`); the rendered text is cut at the tokens that the template wrote (the unmarked ones),
 the marks are taken out, and the pieces between are encoded as text. Control tokens are
 boundaries for merging in both ways, so no other token changes.
 """
@@ -17,14 +17,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
+from mlx_notebook.models.marks import Marks, holds_control_tokens, plain, plain_options
+
 if TYPE_CHECKING:
     from mlx_notebook.models.tokenization import Tokenization
 
 Message: TypeAlias = Mapping[str, Any]
 Prompt: TypeAlias = "str | Sequence[Message] | Iterable[SupportsIndex]"
-
-# Private-use characters: no vocabulary gives them a meaning, and they are taken out again.
-_OPEN, _CLOSE = "\U000f7e01", "\U000f7e02"
 
 
 class ChatTemplate:
@@ -65,13 +64,15 @@ class ChatTemplate:
     ) -> tuple[list[int], str]:
         """(ids, text) of a conversation; control tokens inside messages and options are text unless `allow_special`."""
         tokenization = self._tokenization
+        messages, options = [plain(m) for m in messages], plain_options(options)
         # A template that the user gives is one: what it writes steers the model as the model's own does.
-        said = {name: value for name, value in (options or {}).items() if name != "chat_template"}
-        if allow_special or not _holds_control_tokens(tokenization, [*messages, said]):
+        said = {name: value for name, value in options.items() if name != "chat_template"}
+        if allow_special or not holds_control_tokens(tokenization, [*messages, said]):
             text = self.render(messages, options)
             return tokenization.encode(text, allow_special=True), text
-        marked: list[Message] = [_mark(tokenization, m) for m in messages]
-        return _encode_marked(tokenization, self.render(marked, {**(options or {}), **_mark(tokenization, said)}))
+        marks = Marks.unlike([*messages, options, getattr(tokenization.tokenizer, "chat_template", None)])
+        marked: list[Message] = [marks.put(tokenization, m) for m in messages]
+        return marks.encode(tokenization, self.render(marked, {**options, **marks.put(tokenization, said)}))
 
 
 def encode_prompt(
@@ -202,51 +203,6 @@ def _check_unicode(text: str, what: str) -> None:
         raise ValueError(
             f"{what} holds half a character at position {error.start} (a lone surrogate); it is not valid text"
         ) from None
-
-
-def _holds_control_tokens(tokenization: Tokenization, value: Any) -> bool:
-    if isinstance(value, str):
-        return tokenization.holds_control_tokens(value)
-    if isinstance(value, Mapping):
-        return any(_holds_control_tokens(tokenization, part) for pair in value.items() for part in pair)
-    return isinstance(value, list | tuple) and any(_holds_control_tokens(tokenization, v) for v in value)
-
-
-def _mark(tokenization: Tokenization, value: Any) -> Any:
-    """The value with every control token's spelling between marks, in nested lists and dicts (and their keys) too."""
-    if isinstance(value, str):
-        pieces = tokenization.split_at_control_tokens(_without_marks(value))  # nobody else may write marks
-        return "".join(f"{_OPEN}{p}{_CLOSE}" if i % 2 else p for i, p in enumerate(pieces))
-    if isinstance(value, Mapping):
-        return {_mark(tokenization, k): _mark(tokenization, v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_mark(tokenization, v) for v in value]
-    return value
-
-
-def _encode_marked(tokenization: Tokenization, rendered: str) -> tuple[list[int], str]:
-    """Cut at unmarked control tokens; encode what lies between, marks removed, as text."""
-    ids: list[int] = []
-    pending = ""
-    texts: list[str] = []
-    pieces = tokenization.split_at_control_tokens(rendered)
-    for i, piece in enumerate(pieces):
-        ours = i % 2 == 1 and not (pieces[i - 1].endswith(_OPEN) and pieces[i + 1].startswith(_CLOSE))
-        if not ours:
-            pending += piece
-            continue
-        plain = tokenization.trimmed_between(_without_marks(pending), after=texts[-1] if texts else "", before=piece)
-        ids += tokenization.encode_as_text(plain, first=not texts)
-        ids.append(tokenization.id_of(piece))
-        texts += [plain, piece]
-        pending = ""
-    plain = tokenization.trimmed_between(_without_marks(pending), after=texts[-1] if texts else "", before="")
-    ids += tokenization.encode_as_text(plain, first=not texts)
-    return ids, "".join([*texts, plain])
-
-
-def _without_marks(text: str) -> str:
-    return text.replace(_OPEN, "").replace(_CLOSE, "")
 
 
 def _template_failure(error: Exception) -> str:

@@ -42,6 +42,7 @@ def load(
     trust_remote_code: bool = False,
     progress: Progress | None = None,
     check_cancel: Callable[[], None] | None = None,
+    check_model: Callable[[Any], None] | None = None,
     memory_budget: int | None = None,
 ) -> LoadedModel:
     """Load a model on the calling thread.
@@ -54,6 +55,7 @@ def load(
         trust_remote_code: run Python code that the model's folder brings.
         progress: called with a word for what is being done and the share done (None where unknown).
         check_cancel: called between groups of weights; what it raises ends the load.
+        check_model: given the model before a weight is read, to look at its shapes; what it raises ends the load.
         memory_budget: bytes the weights may take; by default what is free now.
 
     Raises:
@@ -69,6 +71,9 @@ def load(
     _check_memory(files, types, free_memory() if memory_budget is None else memory_budget, resolved.name)
     report("reading weights", 0.0)
     model, config = _build(files, resolved, trust_remote_code)
+    if check_model is not None:
+        with about_model(resolved.name):
+            check_model(model)
     model = _settle_weights(model, types, report, cancel)
     cancel()
     report("reading tokenizer", None)

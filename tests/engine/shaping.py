@@ -7,8 +7,9 @@ from functools import cache
 from typing import Any
 
 from mlx_notebook.core.grammar import CHECKS, GrammarKind
-from mlx_notebook.engine.grammar import Compiled, Vocabulary, compile_grammar
+from mlx_notebook.engine.grammar import Compiled, compile_grammar
 from mlx_notebook.engine.masks import MaskFiller
+from mlx_notebook.engine.vocabulary import Vocabulary
 from tests.small_models import SPECIALS, VOCAB, tiny_tokenizer
 
 EOS = 2

@@ -10,9 +10,7 @@ import pytest
 
 from mlx_notebook.core.kv_scheme import KVScheme, LayerScheme
 from mlx_notebook.engine.kv.affine import AffineCache
-from mlx_notebook.engine.mlx_backend import MlxBackend
-from mlx_notebook.errors import ModelLoadError
-from tests.engine.driving import Told, on_thread, prefill, request, run_row, step, with_backend
+from tests.engine.driving import Told, prefill, request, run_row, step, with_backend
 from tests.engine.parity import vectors_of
 from tests.engine.tiers import tiered
 from tests.engine.traffic import Coming, check_same, run_script
@@ -20,6 +18,8 @@ from tests.small_models import CONTEXT, VOCAB, WINDOW, fill_with_noise, random_p
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from mlx_notebook.engine.mlx_backend import MlxBackend
 
 COUNT = 12
 NOISE = 2e-3
@@ -110,8 +110,3 @@ def test_rows_before_and_after_their_conversion_sit_in_one_batch(kind: str) -> N
         assert less > 0
 
     with_backend(wide(kind), work, kv_scheme=SCHEMES["later"])
-
-
-def test_heads_that_do_not_divide_are_named_at_load() -> None:
-    with pytest.raises(ModelLoadError, match="16 values a head"):
-        on_thread(lambda: MlxBackend(*small("llama"), kv_scheme=SCHEMES["8 bits"]))

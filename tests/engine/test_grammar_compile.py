@@ -5,17 +5,25 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mlx_notebook.core import schema
+from mlx_notebook.core.closing import closed
 from mlx_notebook.core.grammar import CHECKS, GrammarKind, GrammarSpec
+from mlx_notebook.core.grammar_sizes import estimate
 from mlx_notebook.engine import grammar
-from mlx_notebook.engine.grammar import Compiled, GrammarCache, Vocabulary, estimate
+from mlx_notebook.engine.grammar import Compiled, GrammarCache
 from mlx_notebook.engine.masks import MaskFiller
+from mlx_notebook.engine.vocabulary import Vocabulary
 from mlx_notebook.errors import GrammarError
-from tests.engine.shaping import EOS, compiled, vocabulary
+from tests.engine.shaping import EOS, allowed_by, compiled, vocabulary
 from tests.small_models import VOCAB, tiny_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 BACKWARDS = {"type": "integer", "minimum": 5, "maximum": 3}
 ENDLESS = {"type": "object", "properties": {"n": {"$ref": "#/$defs/n"}}, "required": ["n"]}
@@ -80,6 +88,111 @@ def test_what_is_not_enforced_is_said(schema: Any, said: str) -> None:
     assert any(said in note.text for note in compiled(json_schema=schema).notes)
 
 
+THREE: dict[str, Any] = {"type": "object", "properties": {name: {"type": "integer"} for name in "abc"}}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"minProperties": 2},
+        {"minProperties": 3},
+        {"minProperties": 2, "additionalProperties": False},
+        {"minProperties": 1, "maxProperties": 2},
+        {"minProperties": 2, "maxProperties": 2},
+        {"minProperties": 3, "required": ["a"]},
+        {"minProperties": 1, "properties": {f"p{at}": {} for at in range(61)}},
+    ],
+)
+def test_a_count_that_the_compiler_cannot_keep_is_said_and_no_reason_to_refuse(more: dict[str, Any]) -> None:
+    """It calls them unsatisfiable."""
+    notes = compiled(json_schema={**THREE, **more}).notes
+    said = "minProperties is not enforced at the top: the compiler cannot count optional properties."
+    assert any(said in note.text for note in notes)
+    inside = compiled(json_schema={"type": "array", "items": {**THREE, **more}}).notes
+    assert any("minProperties is not enforced at /items" in note.text for note in inside)
+
+
+@pytest.mark.parametrize(
+    ("more", "refused"),
+    [
+        ({"minProperties": 1}, False),
+        ({"minProperties": 1, "maxProperties": 1}, False),
+        ({"minProperties": 2, "required": ["a"]}, False),
+        ({"minProperties": 2, "required": ["a", "b"]}, False),
+        ({"minProperties": 1, "properties": {f"p{at}": {} for at in range(60)}}, False),
+        ({"minProperties": 4, "additionalProperties": False}, True),
+        ({"minProperties": 2, "maxProperties": 1}, True),
+    ],
+)
+def test_the_counts_that_it_keeps_are_left_to_it(more: dict[str, Any], *, refused: bool) -> None:
+    if refused:
+        with pytest.raises(GrammarError, match="never be satisfied"):
+            compiled(json_schema={**THREE, **more})
+        return
+    made = compiled(json_schema={**THREE, **more})
+    assert not any("minProperties" in note.text for note in made.notes)
+    with contextlib.closing(made.start()) as matcher:
+        for token_id in vocabulary().made().tokenize_str("{"):
+            matcher.accept(token_id)
+        for_closing = vocabulary().made().tokenize_str("}")[0]
+        assert for_closing not in allowed_by(matcher)
+
+
+def test_ten_thousand_choices_are_taken() -> None:
+    """As many as is promised; as rules of their own only so many could come next."""
+    choices = [f"choice number {at}" for at in range(10_000)]
+    made = compiled(choices=choices)
+    with contextlib.closing(made.start()) as matcher:
+        for token_id in vocabulary().made().tokenize_str(choices[9_321]):
+            assert token_id in allowed_by(matcher)
+            matcher.accept(token_id)
+        assert EOS in allowed_by(matcher)
+
+
+def test_a_schema_is_closed_once_however_long_its_fault_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+
+    def counted(given: Any) -> Any:
+        calls.append(given)
+        return closed(given)
+
+    monkeypatch.setattr(schema, "closed", counted)
+    bad = {"properties": {**{f"p{at}": {"type": "object", "properties": {}} for at in range(20)}, "x": {"type": "x"}}}
+    with pytest.raises(GrammarError) as caught:
+        compiled(json_schema=bad)
+    assert caught.value.place == "/properties/x"
+    assert len(calls) == 1
+
+
+def test_a_closed_object_is_not_blamed_for_being_closed() -> None:
+    """With anything let in the words are others, but it is our doing that nothing else is."""
+    with pytest.raises(GrammarError) as caught:
+        compiled(json_schema={"type": "object", "properties": {"a": False}, "required": ["a"]})
+    assert caught.value.place == "/properties/a"
+    assert schema.locate({"properties": {}, "additionalProperties": False}, "wrong", lambda _: "", [""]) == ""
+    assert schema.locate({"properties": {}, "additionalProperties": False}, "wrong", lambda _: "") != ""
+
+
+def test_where_there_is_no_time_to_look_for_a_fault_it_is_the_wholes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar, "COMPILE_S", -1.0)
+    with pytest.raises(GrammarError, match="at the top: it cannot be used: Invalid type") as caught:
+        compiled(json_schema={"properties": {"a": {"type": "strin"}}})
+    assert caught.value.place == ""
+
+
+def test_a_first_mask_that_is_slow_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar, "_started", lambda _native: (1.2, ""))
+    with pytest.raises(GrammarError, match=r"a step of it took 1\.2 s to check"):
+        compiled(regex="a+")
+
+
+def test_a_compile_has_a_deep_stack_and_other_threads_have_not() -> None:
+    before = threading.stack_size()
+    with grammar.deep_stack():
+        assert threading.stack_size() == grammar.STACK
+    assert threading.stack_size() == before
+
+
 def test_annotations_and_definitions_need_no_word() -> None:
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -87,6 +200,12 @@ def test_annotations_and_definitions_need_no_word() -> None:
         "$defs": {"x": {"type": "integer"}}, "$ref": "#/$defs/x",
     }  # fmt: skip
     assert compiled(json_schema=schema).notes == ()
+
+
+def chain(count: int, link: Callable[[dict[str, Any]], dict[str, Any]], last: Any) -> dict[str, Any]:
+    """Definitions, each of which names the next one somehow."""
+    links = {f"d{i}": link({"$ref": f"#/$defs/d{i + 1}"}) for i in range(count)}
+    return {"$ref": "#/$defs/d0", "$defs": {**links, f"d{count}": last}}
 
 
 HOSTILE: dict[str, tuple[str, Any]] = {
@@ -104,12 +223,47 @@ HOSTILE: dict[str, tuple[str, Any]] = {
         {"allOf": [{"anyOf": [{"properties": {f"a{i}": {"const": j}}} for j in range(4)]} for i in range(8)]},
     ),
     "ambiguous rules": ("grammar", 'start: s\ns: s s s | s s | "a" |'),
+    "one of many properties": (
+        "json_schema", {"type": "object", "minProperties": 1, "properties": {f"p{i}": {} for i in range(1000)}}
+    ),
+    "thousands of optional properties": ("json_schema", {"properties": {f"p{i}": {} for i in range(6000)}}),
+    "a fault among many": ("json_schema", {"properties": {**{f"p{i}": {} for i in range(900)}, "x": {"type": "x"}}}),
+    "doubling references": ("json_schema", chain(60, lambda one: {"allOf": [one, one]}, {"format": "date"})),
+    "many name patterns": ("json_schema", {"patternProperties": {f"^a{i}b$": {} for i in range(600)}}),
+    "many multiples": ("json_schema", {"anyOf": [{"type": "integer", "multipleOf": 7919 + i} for i in range(300)]}),
+    "many that may be missing": ("regex", r"\w?" * 5000),
+    "the same in a grammar": ("grammar", "start: /" + "a?" * 60_000 + "/"),
+    "nested repeats of terminals": (
+        "grammar", "start: T0\n" + "".join(f"T{i}: ((T{i + 1})*)*\n" for i in range(9000)) + 'T9000: "b"'
+    ),
+    "doubling terminals": ("grammar", "start: T0\n" + "".join(f"T{i}: T{i + 1} T{i + 1}\n" for i in range(60))),
+    "a long chain of objects": (
+        "json_schema", chain(3000, lambda one: {"type": "object", "properties": {"a": one}}, {})
+    ),
+    "a long chain of rules": (
+        "grammar", "start: r0\n" + "".join(f'r{i}: "a" r{i + 1}\n' for i in range(12_000)) + 'r12000: "b"'
+    ),
+    "a long chain of terminals": (
+        "grammar", "start: T0\n" + "".join(f'T{i}: "a" T{i + 1}\n' for i in range(9000)) + 'T9000: "b"'
+    ),
 }  # fmt: skip
 
 
-COSTLY = ("took longer than", "a step of it took", "too large", "too complex", "fuel", "limit")
+COSTLY = (
+    "took longer than",
+    "a step of it took",
+    "too large",
+    "too complex",
+    "too much",
+    "fuel",
+    "limit",
+    "Invalid type",
+)
 MOST_GROWTH = 1 << 30
 """Bytes: the worst of these took 0.27 GiB."""
+
+MOST_S = 20.0
+"""Seconds of its thread, far above what the worst of these took (two): some would take minutes, and all memory."""
 
 
 def test_what_the_library_gives_up_on_in_its_first_steps_is_refused() -> None:
@@ -124,6 +278,7 @@ def test_what_the_library_gives_up_on_in_its_first_steps_is_refused() -> None:
 def test_hostile_ones_are_refused_or_stay_cheap(option: str, value: Any) -> None:
     """Refused for what it would take, or walked a few steps; its thread ends by itself, and memory stays in bounds."""
     cache, before = GrammarCache(), most_bytes()
+    spent = time.process_time()
     try:
         walk(cache.compiled(CHECKS[GrammarKind(option)](option, value), vocabulary()))
     except GrammarError as error:
@@ -131,6 +286,7 @@ def test_hostile_ones_are_refused_or_stay_cheap(option: str, value: Any) -> None
     for thread in threading.enumerate():
         if thread.name == "mlx-notebook grammar":
             thread.join()
+    assert time.process_time() - spent < MOST_S
     assert most_bytes() - before < MOST_GROWTH
     assert not cache._under_way
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,8 @@ from tokenizers import Tokenizer
 from mlx_notebook.core.grammar import CHECKS, GrammarKind
 from mlx_notebook.core.request import UserCode
 from mlx_notebook.engine import matcher as matchers
-from mlx_notebook.engine.grammar import Vocabulary, compile_grammar
+from mlx_notebook.engine.grammar import compile_grammar
+from mlx_notebook.engine.vocabulary import Vocabulary
 from tests.engine.choosing import check_choices
 from tests.engine.shaping import EOS, compiled, tokens
 from tests.engine.traffic import Coming, alone, check_alone, in_traffic
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 COUNT = 14
+LONG = 120
 
 
 @pytest.fixture(autouse=True)
@@ -166,6 +169,54 @@ def test_a_grammar_that_becomes_too_complex_fails_its_row_and_no_other(monkeypat
     assert told[0].error is not None
     assert "too complex" in told[0].error[0]
     assert told[1].finish == told[2].finish == ("length", "max_tokens")
+
+
+def tight(monkeypatch: pytest.MonkeyPatch, states: int, **option: Any) -> Any:
+    """A compiled grammar that may learn so many states."""
+    from mlx_notebook.engine import grammar
+
+    monkeypatch.setattr(grammar, "MOST_STATES", states)
+    return compiled(**option)
+
+
+FIELDS = "|".join(f"{letters}{{60,90}}" for letters in ("[a-d]", "[e-h]", "[i-l]", "[m-p]", "[q-t]", "[u-z]"))
+"""Every one of six has states of its own."""
+
+
+@pytest.mark.parametrize("states", [200, 300])
+def test_what_others_wrote_does_not_use_up_a_grammar_for_a_row(states: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_room = compiled(regex=f"({FIELDS})")
+    shape = tight(monkeypatch, states, regex=f"({FIELDS})")
+    for at in range(6):  # one after the other they would come to the limit
+        row = Coming(random_prompt(5 + at, seed=at), shape=shape)
+        told, expected = (in_traffic("llama", [replace(row, shape=one)], LONG)[0] for one in (shape, with_room))
+        assert told.tokens == expected.tokens
+        assert told.finish == expected.finish
+    rows = [Coming(random_prompt(5 + at, seed=at), shape=shape, at=at) for at in range(6)]
+    told_together = in_traffic("llama", [*rows, Coming(random_prompt(9))], LONG)
+    for row, told in zip(rows, told_together, strict=False):
+        assert told.error is None
+        check_choices("llama", replace(row, shape=with_room), told)
+    check_alone("llama", Coming(random_prompt(9)), told_together[6], LONG)
+    assert shape.prototype.copy()[1] > 0, "it was compiled anew"
+
+
+def test_a_row_that_uses_it_up_by_itself_still_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = tight(monkeypatch, 40, regex="[a-z]{60}")
+    rows = [Coming(random_prompt(5), shape=shape), Coming(random_prompt(6))]
+    told = in_traffic("llama", rows, 70)
+    assert told[0].error is not None
+    assert "too many states" in told[0].error[0]
+    check_alone("llama", rows[1], told[1], 70)
+
+
+def test_one_that_was_slow_to_compile_is_not_compiled_on_the_engines_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = tight(monkeypatch, 100, regex=f"({FIELDS})")
+    monkeypatch.setattr(shape.prototype, "_seconds", 1.0)
+    rows = [Coming(random_prompt(5 + at, seed=at), shape=shape, at=at) for at in range(6)]
+    told = in_traffic("llama", rows, LONG)
+    assert any(one.error is not None and "too many states" in one.error[0] for one in told)
+    assert shape.prototype.copy()[1] == 0
 
 
 @pytest.mark.parametrize("kind", [mx.int32, mx.uint32, mx.bool_])
