@@ -107,9 +107,7 @@ class RunView(traitlets.HasTraits):
             self._as_text = True
             self._publish(*self._frozen_bundle(), update=False)
             return
-        bundle = self.widget._repr_mimebundle_()
-        data: dict[str, Any] = dict(bundle[0]) if bundle else {}
-        self._publish({**data, "text/plain": repr(self)}, {}, update=False)
+        self._publish(*self._live_bundle(), update=False)
         publisher().follow(self)
 
     def to_html(self, path: str | pathlib.Path | None = None) -> str:
@@ -132,18 +130,22 @@ class RunView(traitlets.HasTraits):
 
     def tick(self) -> bool:
         """Send what is new; False = nothing more will come until somebody asks."""
-        if self._as_text:
+        over = self._final or self._feed.over()
+        if self._as_text and (over or not self._views.heard):
             return False
-        if self._final or self._feed.over():
-            return self._end()
-        if not self._views.heard:
+        if self._as_text:
+            self._be_live_again()
+        if not over and not self._views.heard:
             return self._wait_for_a_page()
         if self._views.take_resync():
             self._parts, self._part = self._feed.history() or [{}], 0
             self._figures_at = 0.0
         if self._part < len(self._parts):
             self._send_part()
-        elif self._views.visible:
+            return over or self._somebody_looks()
+        if over:
+            return self._end()
+        if self._views.visible:
             self._send_news()
         return self._somebody_looks()
 
@@ -154,6 +156,7 @@ class RunView(traitlets.HasTraits):
             self._freeze.now()
 
     def _end(self) -> bool:
+        """The last word, once. A page that comes after it was given the history by `tick`."""
         self._final = True
         if self._widget is not None and not self._widget.snapshot.get("final"):
             self._send_news()
@@ -175,6 +178,11 @@ class RunView(traitlets.HasTraits):
             self._publish_frozen()
             return False
         return True
+
+    def _be_live_again(self) -> None:
+        """A page said hello after all: it was busy, not absent."""
+        self._as_text = False
+        self._publish(*self._live_bundle(), update=True)
 
     def _somebody_looks(self) -> bool:
         """A view that was closed holds nothing back; it is followed again when a page shows it again."""
@@ -239,6 +247,11 @@ class RunView(traitlets.HasTraits):
 
     def _frozen_bundle(self) -> tuple[dict[str, str], dict[str, Any]]:
         return frozen_run(self._feed.whole(), title=self._feed.title, view=self.view, selected=self.selected)
+
+    def _live_bundle(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        bundle = self.widget._repr_mimebundle_()
+        data: dict[str, Any] = dict(bundle[0]) if bundle else {}
+        return {**data, "text/plain": repr(self)}, {}
 
     def _publish_frozen(self) -> None:
         if self._asked_at:  # what was never shown has no output to turn into a picture

@@ -70,6 +70,13 @@ def open_page(sent: Sent) -> None:
     sent.page_says(kind="view", page="1", view="1/1", on=True)
 
 
+def ticked(sent: Sent) -> None:
+    """As the publisher does: until nothing more is to come (a live view: ten times)."""
+    for _ in range(10):
+        if not sent.view.tick():
+            return
+
+
 def test_a_new_view_gets_the_history_and_then_what_is_new(sent: Sent, feed: FakeFeed) -> None:
     open_page(sent)
     assert sent.view.tick()
@@ -205,6 +212,57 @@ def test_the_end_of_the_run_is_the_last_word(sent: Sent, feed: FakeFeed) -> None
     feed.is_over = True
     sent.view.tick()
     assert sent.view.widget.snapshot["final"]
+
+
+def test_a_page_that_comes_after_the_end_gets_the_history(sent: Sent, feed: FakeFeed) -> None:
+    open_page(sent)
+    sent.view.tick()
+    feed.is_over = True
+    sent.view.tick()
+    told = len(sent.messages)
+    sent.page_says(kind="hello", page="2", buffers=False)
+    sent.page_says(kind="view", page="2", view="2/1", on=True)
+    ticked(sent)
+    [history] = sent.messages[told:]
+    assert history["kind"] == "history"
+    assert history["requests"]["id"] == feed.body["requests"]["id"]
+    assert history["seq"] == sent.view.widget.snapshot["seq"]
+
+
+def test_a_history_that_is_under_way_at_the_end_is_told_to_its_end(
+    sent: Sent, feed: FakeFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "history", lambda: [{"now": 1}, {"now": 2}, {"now": 3}])
+    open_page(sent)
+    sent.view.tick()
+    feed.is_over = True
+    feed.more.append({"now": 7})
+    ticked(sent)
+    assert [(one["kind"], one["now"]) for one in sent.messages] == [
+        ("history", 1), ("history", 2), ("history", 3), ("delta", 7)
+    ]  # fmt: skip
+    assert sent.view.widget.snapshot["final"]
+
+
+def test_a_page_that_says_hello_late_gets_the_live_view_in_place_of_the_picture(
+    sent: Sent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[set[str]] = []
+    monkeypatch.setattr(frontend, "HELLO_S", 0.0)
+    monkeypatch.setattr(frontend, "kernel_has_comms", lambda: True)
+    monkeypatch.setattr("IPython.display.publish_display_data", lambda data, _about, **_more: shown.append(set(data)))
+    widget = "application/vnd.jupyter.widget-view+json"
+    sent.view.display()
+    sent.view.tick()
+    assert ["image/png" in data for data in shown] == [False, True]
+    open_page(sent)
+    frontend.said_hello()
+    ticked(sent)
+    assert [widget in data for data in shown] == [True, False, True]
+    assert sent.kinds()[0] == "history"
+    sent.view.close()
+    ticked(sent)
+    assert "image/png" in shown[-1]
 
 
 def test_selected_is_one_trait_of_view_and_widget(feed: FakeFeed) -> None:
