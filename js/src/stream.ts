@@ -68,12 +68,12 @@ function widget() {
   function start(model: AnyModel<Traits>, signal: AbortSignal | undefined) {
     const send = sender(model);
     const kept = new Store(model.get("snapshot"));
-    kept.askTokens = (row) => send({ kind: "tokens", row, on: true });
+    kept.askTokens = (row, view) => send({ kind: "tokens", row, on: true, view });
     const asks = new Cancels((ask, rows) => send({ kind: "cancel", ask, rows }));
     const onSnapshot = () => kept.replace(model.get("snapshot"));
     const onMessage = (message: FromKernel) => {
       if (message.kind === "ack") asks.heard(message.ask);
-      else if (message.kind === "token") kept.onToken(message.row, message.n, message.facts);
+      else if (message.kind === "token") kept.tellToken(message.row, message.n, message.facts);
       else if (message.kind === "delta" && !kept.add(message.seq, message.rows)) send({ kind: "resync" });
     };
     const onLost = () => kept.lose();
@@ -103,7 +103,7 @@ function widget() {
       const view = `${page}/${views}`;
       const ending = new AbortController();
       const send = sender(model);
-      const shown = new StreamView(rows, asks, ending.signal, send, choiceOf(model));
+      const shown = new StreamView(rows, asks, ending.signal, view, send, choiceOf(model));
       const { root } = shown;
       el.append(root);
       const onChosen = () => shown.chosenChanged();

@@ -241,7 +241,7 @@ def test_where_no_page_answers_the_display_is_updated_as_text(wire: Wire) -> Non
     wire.now += frontend.HELLO_S + 0.1
     assert view.tick()
     assert frontend.state() == "no"
-    assert wire.displays[-1][0]["text/plain"] == "A\n[answering, 1 tokens so far]"
+    assert wire.displays[-1][0]["text/plain"] == "A\n[answering, 1 token so far]"
     assert wire.displays[-1][3]
     row.say(" fox")
     assert view.tick()  # too soon for another update
@@ -320,7 +320,7 @@ def test_stop_freezes_what_there_is(wire: Wire) -> None:
     view = shown(row)
     row.say("half")
     view.stop()
-    assert wire.displays[-1][0]["text/plain"] == "half\n[answering, 1 tokens so far]"
+    assert wire.displays[-1][0]["text/plain"] == "half\n[answering, 1 token so far]"
     view.stop()
     assert len(wire.displays) == 2
 
