@@ -3,7 +3,7 @@
 import type { AnyModel } from "@anywidget/types";
 import type { ToKernel, Traits } from "./boardwire";
 import { element, setText } from "./dom";
-import { pageIsSeen, watch } from "./presence";
+import { askUntilHeard, pageIsSeen, watch } from "./presence";
 
 /** Another load of the page, or another frame of it, has another time of origin. */
 export const page = String(performance.timeOrigin);
@@ -15,7 +15,12 @@ let views = 0;
  * kernel would hold back what they paused for ever; one that the browser kept and shows again brings them back.
  * (A stream's view says no such thing: its widget must outlive a reload, which closing would take from it.)
  */
-export function present(model: AnyModel<Traits>, root: HTMLElement, signal: AbortSignal): void {
+export function present(
+  model: AnyModel<Traits>,
+  root: HTMLElement,
+  signal: AbortSignal,
+  history: () => "here" | "coming" | "silent",
+): void {
   views += 1;
   const view = `${page}/${views}`;
   const send = (message: ToKernel) => {
@@ -34,7 +39,12 @@ export function present(model: AnyModel<Traits>, root: HTMLElement, signal: Abor
     if (told) send({ kind: "gone", view });
     told = false;
   };
+  const comeAgain = () => {
+    send({ kind: "hello", page, buffers: false });
+    come();
+  };
   come();
+  askUntilHeard(history, comeAgain, signal);
   watch(
     root,
     {
@@ -47,9 +57,7 @@ export function present(model: AnyModel<Traits>, root: HTMLElement, signal: Abor
   window.addEventListener(
     "pageshow",
     (event) => {
-      if (!event.persisted) return;
-      send({ kind: "hello", page, buffers: false });
-      come();
+      if (event.persisted) comeAgain();
     },
     { signal },
   );

@@ -1,6 +1,7 @@
 // The timeline in one place of the page: chart, readout, chosen rows with their text, a table of rows, legend.
 
 import type { Board } from "./board";
+import type { Choices } from "./boardwidget";
 import {
   answerTokens,
   banner,
@@ -21,18 +22,13 @@ import { Roving } from "./roving";
 import type { RunRow } from "./run";
 import { BESIDE, CHOSEN, TimeCanvas } from "./timecanvas";
 import { RowPanel } from "./timepanel";
-import type { Choice } from "./wire";
 
 const MOST_ROWS = 500;
-
-export interface TimeChoice extends Choice {
-  brush(steps: number[]): void;
-}
 
 export class TimeView {
   readonly root = element("div", "mlx-board mlx-timeline");
   #board: Board;
-  #chosen: TimeChoice;
+  #chosen: Choices;
   #title = element("b", "");
   #count = element("span", "mlx-dim mlx-num");
   #steps = button("mlx-by-step", "Steps");
@@ -53,10 +49,13 @@ export class TimeView {
   #drawer: Drawer;
   #hot = -1;
   #hotRow: RunRow | null = null;
+  /** Marked columns; the steps that they stand for, and of which history the columns are. */
   #brush: [number, number] | null = null;
+  #brushed = "";
+  #era = -1;
   #compared = "";
 
-  constructor(board: Board, chosen: TimeChoice, signal: AbortSignal) {
+  constructor(board: Board, chosen: Choices, signal: AbortSignal) {
     this.#board = board;
     this.#chosen = chosen;
     this.#chart = new TimeCanvas(board, {
@@ -84,6 +83,7 @@ export class TimeView {
     const focused = this.#roving.focused();
     const { run, title } = this.#board;
     const rows = this.#filtered();
+    this.#followBrush();
     const chosen = this.#chosen.get().filter((id) => run.rows.has(id));
     this.root.setAttribute("aria-label", `Timeline of ${title}`);
     setText(this.#title, title);
@@ -292,9 +292,20 @@ export class TimeView {
   }
 
   #setBrush(range: [number, number] | null): void {
+    const steps = range ? [this.#stepOf(range[0]), this.#stepOf(range[1])] : [];
     this.#brush = range;
-    this.#chosen.brush(range ? [this.#stepOf(range[0]), this.#stepOf(range[1])] : []);
+    this.#brushed = steps.join();
+    this.#chosen.brush(steps);
     this.#drawer.soon();
+  }
+
+  /** Steps may be marked elsewhere too (in Python, in another place of the page), and a new history has other columns. */
+  #followBrush(): void {
+    const steps = this.#chosen.brushed();
+    if (steps.join() === this.#brushed && this.#board.era === this.#era) return;
+    this.#brushed = steps.join();
+    this.#era = this.#board.era;
+    this.#brush = this.#board.run.columnsOfSteps(steps[0], steps[1]);
   }
 
   #drawPanels(chosen: number[]): void {

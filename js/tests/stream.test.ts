@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import widget from "../src/stream";
-import { FakeModel, row, snapshot } from "./help";
+import { FakeModel, lastAsk, row, snapshot } from "./help";
 
 let frames: FrameRequestCallback[] = [];
 
@@ -165,11 +165,11 @@ describe("cancelling", () => {
     expect(buttons(el)).toEqual(["Cancel all", "Cancel", "Cancel"]);
     const second = [...el.querySelectorAll<HTMLButtonElement>(".mlx-cancel")][1] as HTMLButtonElement;
     second.click();
-    expect(model.sent.at(-1)).toEqual({ kind: "cancel", ask: 1, rows: [1] });
+    expect(model.sent.at(-1)).toEqual({ kind: "cancel", ask: lastAsk(model.sent), rows: [1] });
     expect(second.textContent).toBe("Cancelling…");
     second.click();
     expect(model.sent.filter((m) => m.kind === "cancel")).toHaveLength(1);
-    model.says({ kind: "ack", ask: 1 });
+    model.says({ kind: "ack", ask: lastAsk(model.sent) });
     vi.advanceTimersByTime(10_000);
     expect(second.textContent).toBe("Cancelling…");
   });
@@ -183,7 +183,7 @@ describe("cancelling", () => {
     vi.advanceTimersByTime(1);
     expect(button.textContent).toBe("No answer: use ■ (interrupt)");
     expect(button.title).toContain("Interrupt the kernel");
-    model.says({ kind: "ack", ask: 1 });
+    model.says({ kind: "ack", ask: lastAsk(model.sent) });
     expect(button.textContent).toBe("Cancelling…");
   });
 

@@ -113,9 +113,16 @@ class RunView(traitlets.HasTraits):
     def to_html(self, path: str | pathlib.Path | None = None) -> str:
         """The run as it stands, as one HTML file that needs no network and no kernel; written to `path` if given.
 
-        The prompts and the texts that this view shows are in it, as text.
+        The prompts and the texts that this view shows are in it, as text; the rows and steps that are chosen are
+        chosen there too.
         """
-        page = run_page(self.view, self._snapshot(final=True), self._feed.whole(why=True), static=self._static_html())
+        page = run_page(
+            self.view,
+            self._snapshot(final=True),
+            self._feed.whole(why=True),
+            static=self._static_html(),
+            chosen={name: list(getattr(self, name)) for name in self._shared()},
+        )
         if path is not None:
             pathlib.Path(path).write_text(page, encoding="utf-8")
         return page

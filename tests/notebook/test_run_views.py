@@ -302,6 +302,15 @@ def test_a_file_of_a_hostile_run_holds_text_and_no_markup_of_it(view_class: type
     assert set(state["snapshot"]["body"]["why"]) == {str(row) for row in state["snapshot"]["body"]["requests"]["id"]}
 
 
+def test_a_file_opens_with_what_the_reader_had_chosen(feed: FakeFeed) -> None:
+    view = Timeline(feed)
+    view.selected, view.brush = [3, 1], [4, 9]
+    data = re.search(r'id="mlx-data">(.*?)</script>', view.to_html(), flags=re.DOTALL)
+    assert data is not None
+    state = json.loads(data[1])
+    assert (state["selected"], state["brush"]) == ([3, 1], [4, 9])
+
+
 def test_script_data_cannot_end_its_element() -> None:
     assert "<" not in as_script_data(["</script>", "<!--", "a < b"])
     assert json.loads(as_script_data(["</script>\u2028"])) == ["</script>\u2028"]
