@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.core.results import TokenLogprob
 from mlx_notebook.core.rows import RowStatus
@@ -78,6 +78,11 @@ class FakeRow:
 
     def done(self) -> bool:
         return self.progress().status.final
+
+    def be(self, **changes: Any) -> None:
+        """Have other figures."""
+        with self._lock:
+            self._progress = replace(self._progress, **changes)
 
     def wait_for(self, sentence: str) -> None:
         with self._lock:
