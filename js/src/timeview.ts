@@ -12,8 +12,6 @@ import {
   MEANINGS,
   many,
   number,
-  SIGNS,
-  STATES,
   waited,
 } from "./boardwords";
 import { button, element, setText, show } from "./dom";
@@ -22,6 +20,7 @@ import { Roving } from "./roving";
 import type { RunRow } from "./run";
 import { BESIDE, CHOSEN, TimeCanvas } from "./timecanvas";
 import { RowPanel } from "./timepanel";
+import { SIGNS, STATES } from "./words";
 
 const MOST_ROWS = 500;
 
@@ -52,6 +51,8 @@ export class TimeView {
   /** Marked columns; the steps that they stand for, and of which history the columns are. */
   #brush: [number, number] | null = null;
   #brushed = "";
+  /** Rows that the filters let through and that are too many to draw. */
+  #hidden = 0;
   #era = -1;
   #compared = "";
 
@@ -89,7 +90,9 @@ export class TimeView {
     setText(this.#title, title);
     setText(
       this.#count,
-      `${many(run.rows.size, "request")}, ${many(run.columns ? this.#lastStep() : 0, "step")}`,
+      `${many(run.rows.size, "request")}, ${many(run.columns ? this.#lastStep() : 0, "step")}${
+        this.#hidden ? `; ${many(this.#hidden, "older row")} not drawn: filter to see them` : ""
+      }`,
     );
     setText(this.#banner, banner(this.#board, "Paused: no row moves until somebody resumes."));
     show(this.#banner, this.#banner.textContent !== "");
@@ -219,6 +222,7 @@ export class TimeView {
         (!words || `#${row.id}` === words || row.title.toLowerCase().includes(words)),
     );
     rows.sort((a, b) => a.id - b.id);
+    this.#hidden = Math.max(0, rows.length - MOST_ROWS);
     return rows.slice(-MOST_ROWS);
   }
 

@@ -263,10 +263,11 @@ describe("a text of tokens", () => {
     expect((text.root.children[1] as HTMLElement).dataset.p).toBe("3");
   });
 
-  it("keeps the end of a text that is too long for a page", () => {
+  it("keeps the end of a text that is too long for a page, and says so", () => {
     const text = new TokenText("t");
     text.update({ texts: Array.from({ length: 9000 }, (_, i) => String(i)), chances: [] });
-    expect(text.root.children).toHaveLength(6000);
+    expect(text.root.querySelectorAll("span")).toHaveLength(6000);
+    expect(text.root.firstChild?.textContent).toBe("(3,000 tokens before these are not drawn)\n");
     expect(text.root.lastElementChild?.textContent).toBe("8999");
   });
 });

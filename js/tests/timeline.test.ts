@@ -1,7 +1,7 @@
 import { describe, expect, it, vi } from "vitest";
 import type { Why } from "../src/boardwire";
 import { TimeView } from "../src/timeview";
-import { board, body, life } from "./boardhelp";
+import { board, body, life, request } from "./boardhelp";
 import { lastAsk } from "./help";
 
 /** A timeline in the page; in jsdom it is 600 pixels wide, 190 of them names, a column 18. */
@@ -169,6 +169,19 @@ describe("the chart", () => {
     find<HTMLSelectElement>(".mlx-state-filter").value = "queued";
     view.draw();
     expect(names(view)).toBe(1);
+  });
+
+  it("says how many rows it does not draw", () => {
+    const { b, view, find } = shown();
+    const ids = Array.from({ length: 600 }, (_, i) => i + 10);
+    for (const id of ids) b.run.add({ requests: request(id) });
+    view.draw();
+    expect(find(".mlx-bar .mlx-num").textContent).toBe(
+      "602 requests, 2 steps; 102 older rows not drawn: filter to see them",
+    );
+    find<HTMLInputElement>(".mlx-filter").value = "#1";
+    view.draw();
+    expect(find(".mlx-bar .mlx-num").textContent).toBe("602 requests, 2 steps");
   });
 
   it("puts a second row beside the first with Shift, and compares them", () => {
