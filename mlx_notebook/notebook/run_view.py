@@ -100,6 +100,10 @@ class RunView(traitlets.HasTraits):
     def _ipython_display_(self) -> None:
         self.display()
 
+    def _repr_mimebundle_(self, **_asked: object) -> tuple[dict[str, Any], dict[str, Any]]:
+        """For notebooks that are not IPython's (marimo); the page that shows it says hello, and is fed from then on."""
+        return self._live_bundle()
+
     def display(self) -> None:
         """Show the view in the running cell and let the publisher feed it. Returns at once."""
         self._asked_at = time.monotonic()

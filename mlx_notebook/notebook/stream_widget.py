@@ -146,6 +146,10 @@ class StreamView(traitlets.HasTraits):
     def _ipython_display_(self) -> None:
         self.display()
 
+    def _repr_mimebundle_(self, **_asked: object) -> tuple[dict[str, Any], dict[str, Any]]:
+        """For notebooks that are not IPython's (marimo); the page that shows it says hello, and is fed from then on."""
+        return self._live_bundle()
+
     def to_html(self, path: str | pathlib.Path | None = None) -> str:
         """The rows' texts as they stand, as a whole HTML page; also written to `path` (UTF-8) if given."""
         data, _ = self._text_bundle()
@@ -286,7 +290,8 @@ class StreamView(traitlets.HasTraits):
         return frozen_bundle(self._handles, title=self._title, metadata=self._metadata, prompts=self._prompts)
 
     def _publish_frozen(self) -> None:
-        self._publish(*self._text_bundle(), update=True)
+        if self._asked_at:  # what was never shown by us has no output to turn into text
+            self._publish(*self._text_bundle(), update=True)
 
     def _publish(self, data: Mapping[str, Any], metadata: Mapping[str, Any], *, update: bool) -> None:
         from IPython.display import publish_display_data

@@ -11,14 +11,12 @@ from mlx_notebook.notebook import frontend
 from mlx_notebook.notebook.freeze import SELECTION_S
 from mlx_notebook.notebook.stream_widget import SNAPSHOT_S, STATIC_TICK_S, StreamView
 from tests.notebook.fake_rows import FakeRow
-from tests.notebook.streaming import shown, tell
+from tests.notebook.streaming import WIDGET, shown, tell
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.notebook.streaming import Wire
-
-WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def test_a_view_is_displayed_once_with_a_repr_that_never_changes(wire: Wire) -> None:
