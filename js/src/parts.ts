@@ -1,7 +1,7 @@
 // Parts that the dashboard and the timeline share: a figure, a legend, a once-a-frame drawer, a page's presence.
 
 import type { AnyModel } from "@anywidget/types";
-import type { ToKernel, Traits } from "./boardwire";
+import type { FromKernel, ToKernel, Traits } from "./boardwire";
 import { element, setText } from "./dom";
 import { askUntilHeard, pageIsSeen, watch } from "./presence";
 
@@ -43,6 +43,12 @@ export function present(
     send({ kind: "hello", page, buffers: false });
     come();
   };
+  // Another page came: the kernel takes it for a reload of this one, unless this one says that it is still there.
+  const answer = (message: FromKernel) => {
+    if (message.kind === "who" && told) send({ kind: "here", view });
+  };
+  model.on("msg:custom", answer);
+  signal.addEventListener("abort", () => model.off("msg:custom", answer));
   come();
   askUntilHeard(history, comeAgain, signal);
   watch(

@@ -107,6 +107,20 @@ describe.each([
     expect(model.sent).toEqual([]);
   });
 
+  it("says that it is there when the kernel asks, and not when it has gone", () => {
+    const model = board();
+    const view = viewOf(model);
+    model.sent = [];
+    model.says({ kind: "who" });
+    expect(model.sent).toEqual([{ kind: "here", view }]);
+    going();
+    model.sent = [];
+    model.says({ kind: "who" });
+    removed.pop()?.();
+    model.says({ kind: "who" });
+    expect(model.sent).toEqual([]);
+  });
+
   it("says nothing more once it was taken down", () => {
     const model = board();
     removed.pop()?.();

@@ -282,6 +282,8 @@ class RunView(traitlets.HasTraits):
             if content.get("kind") == "ask":
                 self._answer(content)
             elif self._views.hear(content):
+                if content.get("kind") == "hello" and self._views.doubtful:
+                    self._send({"kind": "who"})
                 publisher().follow(self)
         except Exception:  # noqa: BLE001 - whatever a page may send, the kernel goes on
             _log.exception("a message of the page was not understood: %r", content)

@@ -164,6 +164,22 @@ def test_another_tab_of_the_same_notebook_counts_as_soon_as_it_is_heard_again(se
     assert "history" in sent.kinds()
 
 
+def test_a_second_tab_does_not_take_the_place_of_one_that_says_it_is_there(
+    sent: Sent, feed: FakeFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_page(sent)
+    sent.view.tick()
+    assert "who" not in sent.kinds()
+    sent.page_says(kind="hello", page="2", buffers=False)
+    assert sent.kinds()[-1] == "who"
+    sent.page_says(kind="here", view="1/1")
+    sent.page_says(kind="view", page="2", view="2/1", on=True)
+    sent.page_says(kind="gone", view="2/1")
+    monkeypatch.setattr("mlx_notebook.notebook.run_view.GONE_S", 0.0)
+    assert sent.view.tick()
+    assert feed.resumed == 0
+
+
 def test_a_timeline_has_no_button_to_resume_and_holds_no_pause(feed: FakeFeed, monkeypatch: pytest.MonkeyPatch) -> None:
     sent = Sent(Timeline(feed), monkeypatch)
     open_page(sent)
@@ -223,7 +239,7 @@ def test_a_page_that_comes_after_the_end_gets_the_history(sent: Sent, feed: Fake
     sent.page_says(kind="hello", page="2", buffers=False)
     sent.page_says(kind="view", page="2", view="2/1", on=True)
     ticked(sent)
-    [history] = sent.messages[told:]
+    [history] = [message for message in sent.messages[told:] if message["kind"] != "who"]
     assert history["kind"] == "history"
     assert history["requests"]["id"] == feed.body["requests"]["id"]
     assert history["seq"] == sent.view.widget.snapshot["seq"]
