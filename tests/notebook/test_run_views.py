@@ -100,6 +100,37 @@ def test_a_hidden_view_is_sent_nothing_and_the_history_when_it_is_seen_again(sen
     assert sent.kinds() == ["history", "history"]
 
 
+class ListeningFeed(FakeFeed):
+    """Notes what it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(simulate(40))
+        self.calls: list[str] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in {"over", "figures", "history", "news", "whole"}:
+            self.calls.append(name)
+        return super().__getattribute__(name)
+
+
+def test_a_hidden_or_closed_view_asks_for_nothing_but_whether_the_run_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    feed = ListeningFeed()
+    sent = Sent(Dashboard(feed), monkeypatch)
+    open_page(sent)
+    sent.view.tick()
+    sent.page_says(kind="visible", view="1/1", on=False)
+    feed.calls.clear()
+    assert [sent.view.tick() for _ in range(20)] == [True] * 20
+    assert feed.calls == ["over"] * 20
+    sent.page_says(kind="gone", view="1/1")
+    monkeypatch.setattr("mlx_notebook.notebook.run_view.GONE_S", 0.0)
+    feed.calls.clear()
+    assert not sent.view.tick()  # the publisher lets go of it
+    assert feed.calls == ["over"]
+
+
 def test_a_page_that_missed_something_gets_everything(sent: Sent) -> None:
     open_page(sent)
     sent.view.tick()
