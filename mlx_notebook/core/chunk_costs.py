@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from math import log2
 
-SIZES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 """Chunk lengths: few shapes, so that few kernels are compiled."""
 
 GROWTH = 1.5

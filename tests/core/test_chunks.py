@@ -194,7 +194,7 @@ def forward(*parts: tuple[int, int, bool]) -> tuple[ev.PrefillPart, ...]:
     [
         forward((99, 100, True)),  # an exact hit of the prompt cache, or a prompt of one token: an empty forward
         forward((99, 100, True), (0, 1, True)),
-        forward((96, 100, True)),  # three tokens: a few columns beside all the weights
+        forward((97, 100, True)),  # two tokens: a few columns beside all the weights
     ],
     ids=["one", "two", "few"],
 )
