@@ -85,12 +85,19 @@ class ChunkCosts:
         if size in self._seen:
             return self._seen[size]
         smaller = sorted(one for one in self._seen if one < size)
+        larger = min((one for one in self._seen if one > size), default=None)
         near = smaller[-1] if smaller else min(self._seen)
+        if smaller and larger is not None:
+            share = (size - near) / (larger - near)
+            return self._seen[near] + share * max(0.0, self._seen[larger] - self._seen[near])
         growth = GROWTH
         if len(smaller) > 1:  # where reading the weights, or planning a kernel, is nearly all, more tokens cost little
-            doublings = log2(near / smaller[-2])
-            growth = min(GROWTH, MORE * max(1.0, self._seen[near] / self._seen[smaller[-2]]) ** (1 / doublings))
+            growth = min(GROWTH, MORE * self._growth(smaller[-2], near))
         return float(self._seen[near] * growth ** log2(size / near))
+
+    def _growth(self, size: int, larger: int) -> float:
+        """Times the cost for a doubling, between two sizes that were measured."""
+        return float(max(1.0, self._seen[larger] / self._seen[size]) ** (1 / log2(larger / size)))
 
     def largest_within(self, target_ns: float, columns: int = 0) -> int:
         """The largest size that is expected to take no longer, or hardly longer than the smallest does."""

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 TARGET_NS = 50_000_000
 """How long running rows may wait for one chunk, beside the time of a step."""
 
-AIM = 0.8
-"""Share of the target that a chunk is planned to take: those of one size differ by about the rest."""
+AIM = 0.85
+"""Share of what a row may wait that is planned for: chunks of one size, and steps, differ by about the rest."""
 
 ALONE_FACTOR = 8
 """While nobody writes nobody waits, but cancels are looked at between chunks: so not without limit."""
@@ -88,13 +88,13 @@ class ChunkPlanner:
         """Tokens of one forward now, after so many columns; `rows_wait` says whether any row is writing."""
         if self.fixed is not None:
             return self.fixed
-        target = AIM * TARGET_NS + self._left_of_two_steps() if rows_wait else TARGET_NS * ALONE_FACTOR
+        target = self._beside_others() if rows_wait else TARGET_NS * ALONE_FACTOR
         return self._costs.largest_within(target, columns)
 
-    def _left_of_two_steps(self) -> float:
-        """What a row may wait beside the target is two steps as they are without chunks; the one after it is one."""
+    def _beside_others(self) -> float:
+        """A row may wait the target and two steps as they are without chunks; the step after the chunk is part of it."""
         after = self._step_after_ns or self._step_ns
-        return max(0.0, 2 * self._step_ns - after) if self._step_ns else after
+        return max(AIM * (TARGET_NS + 2 * (self._step_ns or after)) - after, AIM * TARGET_NS / 2)
 
     def plan(self, rows: Sequence[Row], *, rows_wait: bool) -> tuple[PrefillPart, ...]:
         """The next forward for these rows (in turn order); empty if there are none."""
