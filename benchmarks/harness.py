@@ -127,13 +127,27 @@ class Report:
 
     def save(self, folder: Path = RESULTS) -> Path:
         """Write `<name>.json` with the environment; history is in the repository."""
-        path = folder / f"{self.name}.json"
-        folder.mkdir(parents=True, exist_ok=True)
         kept = {"environment": environment.record(), **asdict(self)}
         for line, source in zip(kept["lines"], self.lines, strict=True):
             line["met"] = source.met
-        path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-        return path
+        return write_result(self.name, kept, folder)
+
+
+def write_result(file_name: str, result: Mapping[str, Any], folder: Path = RESULTS) -> Path:
+    """Write a result as `<file_name>.json`; where it is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{file_name}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def keep_record(
+    name: str, title: str, where: Mapping[str, Any], found: Mapping[str, Any], folder: Path = RESULTS
+) -> None:
+    """Keep what is no comparison but the record of a day: `<name>-<date>.json`, with the machine it was made on."""
+    day = where["date"][:10]
+    kept = write_result(f"{name}-{day}", {"name": name, "title": title, "environment": where, **found}, folder)
+    print(f"kept in {kept}")
 
 
 def finish(report: Report, *, keep: bool) -> int:

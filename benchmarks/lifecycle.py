@@ -7,13 +7,12 @@ Not a speed: a count of clean ends, each way of ending tried many times. Keeps
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from benchmarks import environment
-from benchmarks.harness import RESULTS
+from benchmarks.harness import keep_record
 from tests.lifecycle.running import MODES, End, run_child, run_kernel
 
 if TYPE_CHECKING:
@@ -50,17 +49,11 @@ def main() -> int:
     for what, count in tried.items():
         print(f"{what:24} {clean[what]} of {count} clean")
     if not options.no_keep:
-        RESULTS.mkdir(exist_ok=True)
-        path = RESULTS / f"lifecycle-{where['date'][:10]}.json"
-        result = {
-            "name": "lifecycle",
-            "title": "Processes with a live gateway that ended cleanly",
-            "environment": where,
+        found = {
             "ends": {what: {"tried": count, "clean": clean[what]} for what, count in tried.items()},
             "problems": problems,
         }
-        path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        print(f"kept in {path}")
+        keep_record("lifecycle", "Processes with a live gateway that ended cleanly", where, found)
     return 1 if problems else 0
 
 

@@ -8,12 +8,11 @@ was lost.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 
 from benchmarks import environment
-from benchmarks.harness import RESULTS
+from benchmarks.harness import keep_record
 
 STEADY = {"active_bytes": 1.0, "threads": 0.001, "objects": 0.01}
 """Growth a request that still counts as none: less than a byte, a thread in a thousand, an object in a hundred."""
@@ -42,12 +41,8 @@ def main() -> int:
     for line in (*(f"{name:14} {slope:+.6f} a request" for name, slope in slopes.items()), *problems):
         print(line)
     if not options.no_keep:
-        RESULTS.mkdir(exist_ok=True)
-        path = RESULTS / f"soak-{where['date'][:10]}.json"
-        result = {
-            "name": "soak",
-            "title": f"Short requests through one gateway, {ROWS} rows at once: what is held after each wave",
-            "environment": where,
+        title = f"Short requests through one gateway, {ROWS} rows at once: what is held after each wave"
+        record = {
             "model": "llama, 2 layers of width 64, random weights, float32",
             "requests": found.samples[-1].requests,
             "wave": options.wave,
@@ -59,8 +54,7 @@ def main() -> int:
             "samples": [sample._asdict() for sample in found.samples],
             "problems": problems,
         }
-        path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        print(f"kept in {path}")
+        keep_record("soak", title, where, record)
     return 1 if problems else 0
 
 

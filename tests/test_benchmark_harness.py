@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks import environment
-from benchmarks.harness import Report, compare, finish, interleave, markdown_table, orders
+from benchmarks.harness import Report, compare, finish, interleave, keep_record, markdown_table, orders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,6 +82,15 @@ def test_what_is_kept_can_be_read_again(tmp_path: Path) -> None:
     assert kept["lines"][0]["ratio"]["median"] == pytest.approx(0.9)
     assert kept["lines"][0]["met"] is False
     assert {"date", "commit", "python", "cpu", "cores", "blas", "packages"} <= kept["environment"].keys()
+
+
+def test_a_record_of_a_day_is_kept_under_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = environment.record()
+    keep_record("ends", "How they ended", where, {"clean": 3}, tmp_path / "new")
+    path = tmp_path / "new" / f"ends-{where['date'][:10]}.json"
+    assert capsys.readouterr().out == f"kept in {path}\n"
+    told = json.loads(path.read_text(encoding="utf-8"))
+    assert told == {"name": "ends", "title": "How they ended", "environment": where, "clean": 3}
 
 
 def test_the_environment_names_versions_but_no_host() -> None:

@@ -92,7 +92,7 @@ class ChunkPlanner:
         return self._costs.largest_within(target, columns)
 
     def _beside_others(self) -> float:
-        """A row may wait the target and two steps as they are without chunks; the step after the chunk is part of it."""
+        """A row may wait the target and two steps as they are without chunks; the step after one is part of it."""
         after = self._step_after_ns or self._step_ns
         return max(AIM * (TARGET_NS + 2 * (self._step_ns or after)) - after, AIM * TARGET_NS / 2)
 

@@ -7,12 +7,16 @@ chunk boundaries, so that a reused prefix has the bits that computing it would h
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mlx_notebook.core import events as ev
 from mlx_notebook.core.prefix import MIN_REUSE, Entry, PrefixIndex
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mlx_notebook.core.request import Request
     from mlx_notebook.core.rows import Row
     from mlx_notebook.core.scheduler_settings import SchedulerSettings
 
@@ -157,3 +161,21 @@ class Memory:
         entry_id = self.prefixes.new_id()
         self._pending[entry_id] = tokens
         return entry_id
+
+
+def without_twins(row: Row, others: Sequence[Row]) -> Request:
+    """The row's request without boundaries at which one of the others will have the same state kept.
+
+    Rows that begin alike (with a template's own system message) and are read at once need no more than one of them
+    to stop there: the others may share a forward.
+    """
+    prompt = row.request.shape.prompt_ids
+
+    def is_kept_by(other: Row, at: int) -> bool:
+        request = other.request
+        if at not in request.boundaries or other.prefilled >= at or not request.cache_prompt:
+            return False
+        return request.shape.prompt_ids[:at] == prompt[:at]
+
+    own = tuple(at for at in row.request.boundaries if not any(is_kept_by(other, at) for other in others))
+    return row.request if own == row.request.boundaries else replace(row.request, boundaries=own)

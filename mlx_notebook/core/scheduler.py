@@ -19,7 +19,7 @@ from mlx_notebook.core.control import Reins, Slots
 from mlx_notebook.core.controlled import Controlled
 from mlx_notebook.core.deadlines import Deadlines
 from mlx_notebook.core.line import WaitingLine
-from mlx_notebook.core.memory import Memory
+from mlx_notebook.core.memory import Memory, without_twins
 from mlx_notebook.core.placement import Mechanism
 from mlx_notebook.core.policy import BuiltIn
 from mlx_notebook.core.ring import Control, Kind, Ring, WaitCause
@@ -356,12 +356,13 @@ class Scheduler(Controlled):
         row.status = RowStatus.PREFILL
         row.admitted_ns = row.admitted_ns or at_ns
         row.slot = self._slots.take()
-        self._prefilling.append(row)
         steps: list[ev.Instruction] = []
         if not again:
             entry_id, cached = self.memory.find_prefix(row)
             row.prefilled = row.cached_tokens = cached
+            row.request = without_twins(row, self._prefilling)
             steps.append(ev.Open(row.id, entry_id, cached))
+        self._prefilling.append(row)
         steps += [ev.Evict(entry_id) for entry_id in self.memory.enter(row)]
         self.sharing.reads(row)
         self.ring.record(at_ns, Kind.ADMIT, row.id, self.counters.steps, row.cached_tokens, row.slot)

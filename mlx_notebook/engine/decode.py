@@ -59,6 +59,8 @@ def dispatch(store: Store, rows: Sequence[RowState], context_length: int | None)
     held = [(place, row) for place, row in enumerate(places) if row is not None and row.held]
     for place, row in held:
         row.logits = logits, place
+        if row.reach != 0:
+            waits.append(row.history)
     if held:
         waits.append(logits)
     mx.async_eval(waits)  # type: ignore[no-untyped-call]

@@ -36,7 +36,10 @@ def draw_held(rows: Sequence[RowState], masks: MaskFiller) -> Failed:
     ready = list(rows)
     pieces: dict[int, mx.array] = {}
     if any(row.hosted or row.sampler.adjusts for row in rows):
-        ready = _each(ready, failed, lambda row: pieces.__setitem__(id(row), _changed(row)))
+        for hosted in (True, False):  # processors first: what they do to this thread's streams, only built arrays feel
+            some = [row for row in rows if row.hosted is hosted]
+            _each(some, failed, lambda row: pieces.__setitem__(id(row), _changed(row)))
+        ready = [row for row in rows if id(row) in pieces]
     allowed = _masks(ready, masks, failed)
     failures = {id(row) for row, _ in failed}
     ready = [row for row in ready if id(row) not in failures]
@@ -64,17 +67,13 @@ def _by_type(rows: Sequence[RowState], pieces: dict[int, mx.array]) -> list[list
     return list(groups.values())
 
 
-def _each(rows: Sequence[RowState], failed: Failed, work: Callable[[RowState], None]) -> list[RowState]:
-    """Rows for which `work` went well; of the others, why not."""
-    well: list[RowState] = []
+def _each(rows: Sequence[RowState], failed: Failed, work: Callable[[RowState], None]) -> None:
+    """Do `work` for each of these rows; of those for which it did not go well, why not."""
     for row in rows:
         try:
             work(row)
         except BaseException as error:  # noqa: BLE001 - user code may raise anything; it is this row's failure
             failed.append((row, as_text(error)))
-        else:
-            well.append(row)
-    return well
 
 
 def _changed(row: RowState) -> mx.array:

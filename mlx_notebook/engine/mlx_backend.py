@@ -18,7 +18,7 @@ import mlx.core as mx
 from mlx_notebook.core.events import Decode, Keep, Kept, Prefill, PrefillDone, PrefillPart, StepDone, StepFailed
 from mlx_notebook.core.kv_scheme import KVScheme
 from mlx_notebook.core.request import with_limit
-from mlx_notebook.engine import decode, prefill, wired
+from mlx_notebook.engine import decode, prefill
 from mlx_notebook.engine.attention import AttentionRoute
 from mlx_notebook.engine.backend import release_all
 from mlx_notebook.engine.determinism import check_deterministic
@@ -35,6 +35,7 @@ from mlx_notebook.engine.stores import chunk_attention
 from mlx_notebook.engine.stores.caches import make_caches
 from mlx_notebook.engine.stores.choose import pools
 from mlx_notebook.engine.stores.rows import RowsStore
+from mlx_notebook.engine.streams import EngineStream
 from mlx_notebook.failure import as_text
 
 if TYPE_CHECKING:
@@ -96,11 +97,11 @@ class MlxBackend:
         self._tokenizer = tokenizer
         self._lock = tokenizer_lock if tokenizer_lock is not None else contextlib.nullcontext()
         self._detokenizer = Detokenizer(tokenizer, self._lock)
-        self._made_stream: mx.Stream | None = None
+        self._stream = EngineStream()
         self._scheme = kv_scheme or KVScheme()
         self._route = AttentionRoute(model)
         try:
-            with mx.stream(self._stream):
+            with self._stream.used():
                 choice = self._choose(max_rows, deterministic=deterministic)
                 facts = capabilities_of(
                     model, context_length=context_length, vocab_size=vocab_size, scheme=self._scheme
@@ -145,7 +146,7 @@ class MlxBackend:
             ValueError: an id is outside the vocabulary. `drop` still releases what the request owns.
         """
         self._requests[request.id] = request
-        with mx.stream(self._stream):
+        with self._stream.used():
             # Known from here on, so that `drop` frees it also where the rest fails.
             row = self._rows[request.id] = self._row_for(request)
             if entry_id is not None and cached_tokens:
@@ -164,7 +165,7 @@ class MlxBackend:
         """
         began = time.monotonic_ns()
         errors: dict[int, tuple[str, str]] = {}
-        with mx.stream(self._stream), self._reading():
+        with self._stream.used(), self._reading():
             if len(instruction.parts) == 1 or not self._cohorts:
                 for part in instruction.parts:
                     self._contained(errors, part, lambda part=part: self._feed([part]))  # type: ignore[misc]
@@ -181,12 +182,13 @@ class MlxBackend:
         began = time.monotonic_ns()
         rows = [self._rows[row_id] for row_id in instruction.row_ids]
         limit = self._capabilities.context_length
-        with mx.stream(self._stream):
+        with self._stream.used():
             try:
                 decode.dispatch(self._store, rows, limit)
                 tokens = decode.read(rows)
                 self._convert(rows)  # between this forward and the next
             except Exception as error:  # noqa: BLE001 - a forward or an allocation failed: the step's failure
+                self._stream.is_there()  # else the rows, read again, would fail as well
                 return StepFailed(time.monotonic_ns(), instruction.row_ids, as_text(error))
             outcomes = tuple(decode.commit(rows, tokens, limit, self._masks))
         self._steps += 1
@@ -203,7 +205,7 @@ class MlxBackend:
     def keep(self, instruction: Keep) -> Kept:
         """Snapshot a row's caches at so many tokens; 0 where that cannot be had exactly."""
         row = self._rows[instruction.row_id]
-        with mx.stream(self._stream):
+        with self._stream.used():
             self._store.settle(row)
             return _told(instruction.entry_id, self._entries.keep(instruction.entry_id, row, instruction.tokens))
 
@@ -213,7 +215,7 @@ class MlxBackend:
         try:
             if row is None or keep_as is None:
                 return None
-            with mx.stream(self._stream):
+            with self._stream.used():
                 self._store.settle(row)
                 entry = self._entries.take_over(keep_as, row, row.fed if keep_tokens is None else keep_tokens)
             return _told(keep_as, entry)
@@ -234,7 +236,7 @@ class MlxBackend:
             return False
         self._warm = rows  # also if it fails: nothing depends on it
         try:
-            with mx.stream(self._stream):
+            with self._stream.used():
                 self._warm = self._store.warm(rows)
         except Exception as error:  # noqa: BLE001 - a step that somebody needs will say it again
             log.warning("warming up a step of %d rows failed\n%s", rows, as_text(error)[1])
@@ -248,8 +250,7 @@ class MlxBackend:
 
     def synchronize(self) -> None:
         """Wait till the device has done all that was dispatched."""
-        if self._made_stream is not None:
-            mx.synchronize(self._made_stream)
+        self._stream.synchronize()
 
     def held_bytes(self) -> int:
         """Bytes of all rows and entries; may be asked from any thread."""
@@ -266,12 +267,7 @@ class MlxBackend:
 
     def _let_go(self) -> None:
         self._route.close()
-        if self._made_stream is not None:
-            mx.synchronize(self._made_stream)
-            wired.release()
-            self._made_stream = None
-        # A thread that ends with live streams can abort the process at exit; cleared by others they still can.
-        mx.clear_streams()
+        self._stream.close()
 
     @property
     def store(self) -> str:
@@ -282,13 +278,6 @@ class MlxBackend:
     def store_findings(self) -> tuple[str, ...]:
         """What the probe at load found against stores and ways that it tried and that are not used, a sentence each."""
         return self._findings
-
-    @property
-    def _stream(self) -> mx.Stream:
-        if self._made_stream is None:
-            self._made_stream = mx.new_stream(mx.default_device())
-            wired.hold()
-        return self._made_stream
 
     def _choose(self, max_rows: int, *, deterministic: bool) -> Choice:
         model = self._model
@@ -309,6 +298,7 @@ class MlxBackend:
         row = RowState(request, make_caches(self._model), sampler, text)
         if request.code.context is not None:
             row.context = request.code.context
+        row.streams_are_there = self._stream.is_there
         return row
 
     def _spared(self, request: Request) -> list[int]:
@@ -364,12 +354,14 @@ class MlxBackend:
             prefill.feed(self._store, [(row, row.known[row.fed : min(row.fed + READ_AGAIN, part.start)])])
         self._feed([part])
 
-    @staticmethod
-    def _contained(errors: dict[int, tuple[str, str]], part: PrefillPart, work: Callable[[], None]) -> None:
+    def _contained(self, errors: dict[int, tuple[str, str]], part: PrefillPart, work: Callable[[], None]) -> None:
         try:
             work()
         except BaseException as error:  # noqa: BLE001 - whatever it is, this row ends
-            errors[part.row_id] = as_text(error)
+            if self._stream.is_there():
+                errors[part.row_id] = as_text(error)
+            else:  # somebody else's doing
+                self._contained(errors, part, lambda: self._read_again(part))
 
 
 def _told(entry_id: int, entry: Entry | None) -> Kept:

@@ -11,6 +11,8 @@ import mlx.core as mx
 from mlx_notebook.engine.stores.caches import nbytes_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mlx_notebook.core.request import Request
     from mlx_notebook.engine.detokenize import TextStream
     from mlx_notebook.engine.matcher import Matcher
@@ -34,6 +36,10 @@ class RowText:
         return self.stop.push(self.decoder.flush()) + self.stop.flush()
 
 
+def _they_are() -> bool:
+    return True
+
+
 @dataclass(slots=True, eq=False)
 class RowState:
     """What the backend holds for one open row.
@@ -45,6 +51,7 @@ class RowState:
     in for `ahead` where user processors or the grammar must see `ready` first. `grammar` is the row's own matcher.
     `branches` are the ids that the grammar allowed for `ready` with their log-probabilities, where choices are summed.
     `drawable` says whether `ready` was at all possible, where bias, penalties or processors came before a grammar.
+    `streams_are_there` looks, after the row's own code ran, and mends them where they are not.
     `user_ns` counts what the row's own code took since it was last asked.
     `hosted`: user code stands between a token and the draw of the next. `reach`: how many of the last tokens are
     remembered; None for all.
@@ -67,6 +74,7 @@ class RowState:
     grammar: Matcher | None = None
     branches: tuple[list[int], mx.array] | None = None
     drawable: mx.array | None = None
+    streams_are_there: Callable[[], bool] = _they_are
     hosted: bool = field(init=False)
     reach: int | None = field(init=False)
 

@@ -1,7 +1,7 @@
 """Running a row's own Python, on the engine thread, in the context of whoever submitted it.
 
 Nothing is caught here: callers commit a row under a guard that turns whatever comes, of any kind, into that
-row's failure.
+row's failure. One thing that such code may do to all rows is looked for: MLX can clear the streams of a thread.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ def processed(row: RowState, logits: mx.array) -> mx.array:
     for place, processor in enumerate(row.request.code.logits_processors):
         # Another object over the same values: what the processor does to it in place stays with it.
         tokens = row.history.reshape(-1)
-        began = time.monotonic_ns()
-        given = row.context.run(processor, tokens, logits)
-        row.user_ns += time.monotonic_ns() - began
+        given = _run(row, f"logits processor {place} ({processor!r})", processor, tokens, logits)
         if not isinstance(given, mx.array):
             raise TypeError(
                 f"logits processor {place} ({processor!r}) returned {type(given).__name__}; it must return the logits, "
@@ -54,11 +52,28 @@ def wants_more(
     row: RowState, on_token: Callable[..., Any], token_id: int, text: str, logprob: TokenLogprob | None
 ) -> bool:
     """Call the row's `on_token`; False if it said so."""
+    return _run(row, "on_token", on_token, token_id, text, logprob) is not False
+
+
+def _run(row: RowState, name: str, function: Callable[..., Any], *given: Any) -> Any:
+    """Call a row's own code, and take its time.
+
+    Raises:
+        RuntimeError: it cleared this thread's streams. They are mended; what was under way on them is not lost.
+    """
     began = time.monotonic_ns()
+    kept = False
     try:
-        return row.context.run(on_token, token_id, text, logprob) is not False
+        found = row.context.run(function, *given)
     finally:
         row.user_ns += time.monotonic_ns() - began
+        kept = row.streams_are_there()
+    if not kept:
+        raise RuntimeError(
+            f"{name} cleared the streams of the engine thread (mx.clear_streams()), on which all rows are computed;"
+            " leave them alone"
+        )
+    return found
 
 
 def take_time(row: RowState) -> int:

@@ -332,6 +332,11 @@ class Gateway(FanOut, Observed, Viewed, PlannedForGateways):
         return self._facts.weight_bytes
 
     @property
+    def freed_by_close(self) -> int:
+        """Bytes that closing frees: rows, kept prefixes, and weights unless the caller loaded them (`from_loaded`)."""
+        return self._loop.held_bytes + (0 if self._facts.borrowed else self._facts.weight_bytes)
+
+    @property
     def recommended_sampling(self) -> Mapping[str, Any]:
         """The model's own sampling values, used with `sampling="model"`."""
         return dict(self._facts.recommended_sampling)

@@ -29,11 +29,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What a gateway knows of its model, as plain values; `model` and `tokenizer` are None for a scripted backend."""
+    """What a gateway knows of its model, as plain values; `model` and `tokenizer` are None for a scripted backend.
+
+    `borrowed`: the weights are the caller's, who may hold them for longer than the gateway does.
+    """
 
     source: str = "scripted"
     revision: str | None = None
     weight_bytes: int = 0
+    borrowed: bool = False
     eos_ids: frozenset[int] = frozenset()
     recommended_sampling: Mapping[str, Any] = field(default_factory=dict)
     device: str = "none"
@@ -82,19 +86,18 @@ class NamedModel:
     def check(self, leaving: Sequence[Gateway]) -> None:
         """Raise what the load would, as far as files and settings show it, before it takes the place of `leaving`.
 
-        Their memory counts as free: they are closed before the load. Where nobody leaves there is nothing to save,
-        and the load itself says what is wrong.
+        What closing them frees counts as free. Where nobody leaves there is nothing to save, and the load itself says
+        what is wrong.
         """
         if not leaving:
             return
         from mlx_notebook.models.load import check_loadable
 
-        held = sum(stats.weight_bytes + stats.kv_bytes for stats in (gateway.stats() for gateway in leaving))
         check_loadable(
             self.resolved,
             dtype=self.dtype,
             trust_remote_code=self.trust_remote_code,
-            held_by_others=held,
+            held_by_others=sum(gateway.freed_by_close for gateway in leaving),
             check_model=None if self.serving.kv.native else self.serving.check_shapes,
         )
 
@@ -126,7 +129,7 @@ def loader_of_loaded(model: Any, tokenizer: Any, serving: Serving) -> Loader:
     if not serving.kv.native:
         with about_model(loaded.name):
             on_own_thread(lambda: serving.check_shapes(model))
-    return lambda _loading: _serve(loaded, serving)
+    return lambda _loading: _serve(loaded, serving, borrowed=True)
 
 
 def loader_of_backend(backend: Backend, facts: ModelFacts) -> Loader:
@@ -143,7 +146,7 @@ def _marks_of(tokenizer: Any) -> ThinkingMarks | None:
     return ThinkingMarks(start, end, *(tuple(int(i) for i in one) for one in ids))
 
 
-def _serve(loaded: LoadedModel, serving: Serving) -> tuple[Backend, ModelFacts]:
+def _serve(loaded: LoadedModel, serving: Serving, *, borrowed: bool = False) -> tuple[Backend, ModelFacts]:
     from mlx_notebook.engine.mlx_backend import MlxBackend, device_name
     from mlx_notebook.engine.vocabulary import Vocabulary
     from mlx_notebook.models.memory import free_memory
@@ -166,6 +169,7 @@ def _serve(loaded: LoadedModel, serving: Serving) -> tuple[Backend, ModelFacts]:
         source=loaded.source,
         revision=loaded.revision,
         weight_bytes=loaded.weight_bytes,
+        borrowed=borrowed,
         eos_ids=frozenset(loaded.eos_token_ids),
         recommended_sampling=dict(loaded.recommended_sampling),
         device=device_name(),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mlx_notebook.core import events as ev
-from mlx_notebook.core.memory import KEEP_PROMPT_FROM, Memory
+from mlx_notebook.core.memory import KEEP_PROMPT_FROM, Memory, without_twins
 from mlx_notebook.core.prefix import MIN_REUSE
 from mlx_notebook.core.projection import CacheCost
 from mlx_notebook.core.request import Request, RequestShape, SamplingOptions
@@ -113,3 +113,18 @@ def test_a_hit_is_counted_when_it_is_one(settings: dict[str, Any], shared: int, 
     assert ((entry is not None), tokens) == (reused > 0, reused)
     counters = held.prefixes.counters
     assert (counters.hits, counters.misses, counters.tokens_reused) == (int(reused > 0), int(not reused), reused)
+
+
+def test_of_rows_that_begin_alike_and_are_read_at_once_one_has_it_kept() -> None:
+    first = row(100, boundaries=(40, 99))
+    second, third = row(100, boundaries=(40, 60), row_id=2), row(100, boundaries=(40, 99), row_id=3)
+    assert without_twins(second, []).boundaries == (40, 60)
+    assert without_twins(second, [first]).boundaries == (60,)
+    assert without_twins(third, [first, second]).boundaries == ()
+    first.prefilled = 40  # it is past there: whether it is kept is known, and this row did not start from it
+    assert without_twins(third, [first]).boundaries == (40,)
+    unlike = row(100, boundaries=(40,), row_id=4)
+    shape = replace(unlike.request.shape, prompt_ids=(7, *unlike.request.shape.prompt_ids[1:]))
+    unlike.request = replace(unlike.request, shape=shape)
+    assert without_twins(unlike, [row(100, boundaries=(40,))]) is unlike.request
+    assert without_twins(second, [row(100, boundaries=(40,), cache_prompt=False)]) is second.request

@@ -144,7 +144,7 @@ def spoil(backend: MlxBackend, row_id: int) -> None:
     from mlx_notebook.engine.stores import caches
 
     row = backend._rows[row_id]
-    with mx.stream(backend._stream):
+    with backend._stream.used():
         backend._store.settle(row)
         for leaf in caches.leaves(row.cache):
             caches._replace_arrays(leaf, lambda array: mx.full(array.shape, mx.nan, array.dtype))

@@ -9,7 +9,7 @@ import pytest
 from mlx_notebook.core.prefix import MIN_REUSE
 from mlx_notebook.gateway.boundaries import EDITED, boundaries_of
 from mlx_notebook.gateway.gateway import Gateway
-from tests.small_models import small
+from tests.small_models import small, tiny_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,3 +115,38 @@ def test_they_are_only_asked_for_where_something_comes_of_it(
 ) -> None:
     with Gateway.from_loaded(*small(kind), **settings) as gateway:
         assert bool(boundaries(gateway, [SYSTEM, user(LONG)], **options)) == some
+
+
+# ---------------------------------------------------------------- what they cost
+
+
+HEADED = (
+    "<|im_start|>system\nYou answer whatever anybody asks of you, in full.<|im_end|>\n"
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""A template with a system message of its own, as many models have."""
+
+
+@pytest.mark.parametrize("kind", ["mamba2", "gemma3_text", "qwen3_next"])
+def test_rows_that_begin_with_a_templates_own_words_are_read_together(kind: str) -> None:
+    model, tokenizer = small(kind)[0], tiny_tokenizer()
+    tokenizer.chat_template = HEADED
+    prompts = [f"a fox and {word}" for word in ("a hen", "two hens", "no hens at all", "the hill")]
+    with Gateway.from_loaded(model, tokenizer) as gateway:
+        alone = [gateway.generate(prompt, max_tokens=6, cache_prompt=False).token_ids for prompt in prompts]
+        gateway.pause()
+        handles = gateway.submit(prompts, max_tokens=6)
+        head, end = handles[0]._record.row.request.boundaries
+        length = handles[0]._record.row.prompt_tokens
+        assert MIN_REUSE <= head < end == length - 1
+        gateway.resume()
+        assert [result.token_ids for result in handles.results()] == alone
+        read = [[(span.attributes["start"], span.attributes["stop"]) for span in handle.trace
+                 if span.name == "prefill_chunk"] for handle in handles]  # fmt: skip
+        assert read[0] == [(0, head), (head, length)]
+        assert [chunks for chunks in read[1:] if len(chunks) > 1] == []
+        # Whoever comes later starts from it, and its content is what it would have been.
+        later = gateway.generate("a fox and a dog", max_tokens=6)
+        assert later.cached_tokens == head
+        assert later.token_ids == gateway.generate("a fox and a dog", max_tokens=6, cache_prompt=False).token_ids

@@ -156,3 +156,29 @@ def test_memory_that_the_predecessor_holds_counts_as_free(
             Gateway(folder)
         assert (caught.value.needed, caught.value.budget) == (needed, needed - 1)
         assert kept.generate("abc", max_tokens=2).generated_tokens == 2
+
+
+@pytest.mark.parametrize("spare", [0, 1])
+def test_weights_that_the_caller_loaded_do_not(
+    spare: int, running: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever called from_loaded may still hold them."""
+    running("cell", "1")
+    with Gateway.from_loaded(*small("llama")) as kept:
+        running("cell", "2")
+        folder = folder_of(tmp_path / "m")
+        files = read_model_files(folder, trust_remote_code=False)
+        needed = load_bytes(files, choose_types(files, None, slow_halves=only_float32_is_fast()))
+        assert kept.generate([1, 2, 3], max_tokens=2).generated_tokens == 2
+        rows = kept.stats().kv_bytes
+        assert kept.freed_by_close == rows
+        assert kept.weight_bytes > 0
+        monkeypatch.setattr(load_module, "free_memory", lambda: needed - 1 - rows + spare + kept.closed * rows)
+        if spare:
+            with Gateway(folder) as gateway:
+                assert kept.closed
+                assert gateway.freed_by_close >= gateway.weight_bytes > 0
+        else:
+            with pytest.raises(OverBudget):
+                Gateway(folder)
+            assert kept.generate([1, 2, 3], max_tokens=2).generated_tokens == 2
