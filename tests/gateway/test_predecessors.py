@@ -170,11 +170,12 @@ def test_weights_that_the_caller_loaded_do_not(
         files = read_model_files(folder, trust_remote_code=False)
         needed = load_bytes(files, choose_types(files, None, slow_halves=only_float32_is_fast()))
         assert kept.generate([1, 2, 3], max_tokens=2).generated_tokens == 2
-        kept.wait_idle()  # the row is counted as an entry then, and no longer as a row
-        rows = kept.stats().kv_bytes
-        assert kept.freed_by_close == rows
-        assert kept.weight_bytes > 0
-        monkeypatch.setattr(load_module, "free_memory", lambda: needed - 1 - rows + spare + kept.closed * rows)
+        assert 0 <= kept.freed_by_close < kept.weight_bytes, "rows alone"
+
+        def free() -> int:  # what its rows take changes until they are settled
+            return needed - 1 + spare - (0 if kept.closed else kept.freed_by_close)
+
+        monkeypatch.setattr(load_module, "free_memory", free)
         if spare:
             with Gateway(folder) as gateway:
                 assert kept.closed
