@@ -76,7 +76,6 @@ class Row:
 
     `stops` are the places of its prompt at which it leaves an entry for rows that wait for it, each with the most
     tokens that one of those shares with it.
-    `rewinds` counts the failed forwards since the last token.
     """
 
     request: Request

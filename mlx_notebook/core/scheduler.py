@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["UNLIMITED", "Counters", "LeaseState", "Scheduler", "SchedulerSettings"]
 
 MAX_REWINDS = 1
-"""How often a row whose forward failed is prefilled again, without a token between, before it gets the error. A token
-is behind the failure: the forward that failed came before it. So a row whose own forward fails always gets none."""
+"""How often a row whose forward failed is prefilled again before it gets the error."""
 
 OPENING_NS = 2_000_000_000
 """How long rows that were just read may wait for others of their burst, so that all write in full steps."""
@@ -433,7 +432,6 @@ class Scheduler(Controlled):
                 continue
             if outcome.token_id is not None:
                 row.token_ids.append(outcome.token_id)
-                row.rewinds = 0
                 row.first_token_ns = row.first_token_ns or at_ns
                 record(at_ns, Kind.TOKEN, row.id, step, outcome.token_id, len(row.token_ids), outcome.user_ns)
             if outcome.error is not None:
@@ -443,7 +441,7 @@ class Scheduler(Controlled):
         return steps
 
     def _step_failed(self, event: ev.StepFailed) -> list[ev.Instruction]:
-        """Each row goes back to the line, to be prefilled from what it committed; not twice without a token between."""
+        """Each row goes back to the line once, to be prefilled from what it committed."""
         steps: list[ev.Instruction] = []
         for row_id in event.row_ids:
             row = self.rows.get(row_id)

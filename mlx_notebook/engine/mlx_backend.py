@@ -324,7 +324,9 @@ class MlxBackend:
                 row.remember_known()
 
     def _reading(self) -> contextlib.AbstractContextManager[None]:
-        return chunk_attention.preferred() if self._by_products else contextlib.nullcontext()
+        """How chunks attend. On a CPU a row alone has mlx-lm's bits, and in deterministic mode all always have."""
+        exact = mx.default_device() == mx.cpu and (self._deterministic or len(self._rows) == 1)
+        return chunk_attention.preferred() if self._by_products and not exact else contextlib.nullcontext()
 
     def _convert(self, rows: Sequence[RowState]) -> None:
         """Quantise the caches of rows that have come to where the scheme starts."""

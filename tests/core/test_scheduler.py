@@ -208,22 +208,9 @@ def test_a_failed_step_is_tried_again_once_from_what_was_committed() -> None:
     assert drive.turn() == [chunk(1, 4, 8, last=True)]
     drive.prefilled(chunk(1, 4, 8, last=True))
     assert drive.turn() == [ev.Decode((1,))]
-    drive.stepped(ev.RowOutcome(1, None))  # the step that feeds the last known token gives none
+    drive.stepped(token(1))
     assert drive.feed(ev.StepFailed(0, (1,), BOOM)) == failed(1, BOOM)
     assert drive.turn() == [ev.GiveLease()]
-
-
-def test_failures_with_a_token_between_have_nothing_to_do_with_each_other() -> None:
-    drive = Drive()
-    drive.decode_row(1)
-    for _ in range(3):
-        assert drive.feed(ev.StepFailed(0, (1,), BOOM)) == [ev.Rewind(1)]
-        drive.until_decode(1)
-        drive.stepped(token(1))
-    assert drive.scheduler.rows[1].generated_tokens == 3
-    drive.feed(ev.StepFailed(0, (1,), BOOM))
-    drive.until_decode(1)
-    assert drive.feed(ev.StepFailed(0, (1,), BOOM)) == failed(1, BOOM)
 
 
 def test_a_rewound_row_that_is_cancelled_in_the_queue_is_dropped() -> None:

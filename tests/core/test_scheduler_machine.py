@@ -326,8 +326,6 @@ class SchedulerMachine(RuleBasedStateMachine):
             else token(row_id)
             for bit, row_id in enumerate(self.still_writing(step))
         ]
-        for outcome in outcomes:
-            self.rewound[outcome.row_id] = 0
         at = self.at()
         self.feed(ev.StepDone(at, at, tuple(outcomes)))
 

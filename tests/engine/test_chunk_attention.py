@@ -112,3 +112,22 @@ def test_prompts_read_so_are_answered_as_ever(kind: str, monkeypatch: pytest.Mon
     for mine, theirs in zip(ours, plain, strict=True):
         assert mine.shape == (6,)
         np.testing.assert_allclose(mine, theirs, atol=2e-4)
+
+
+@pytest.mark.parametrize(("rows", "deterministic", "served"), [(1, False, False), (2, False, True), (2, True, False)])
+def test_a_row_alone_and_deterministic_rows_keep_mlx_lms_bits(
+    rows: int, deterministic: bool, served: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if mx.default_device() != mx.cpu:
+        pytest.skip("on a GPU chunks always attend by products")
+    calls: list[int] = []
+    attend = chunk_attention.attend
+    monkeypatch.setattr(chunk_attention, "attend", lambda *args: calls.append(1) or attend(*args))
+
+    def work(backend: MlxBackend) -> None:
+        for at in range(rows):
+            backend.open(request(at, random_prompt(20, seed=at), max_tokens=2))
+        backend.prefill(Prefill((PrefillPart(0, 0, 16, last=False),)))
+
+    with_backend(small("llama"), work, deterministic=deterministic)
+    assert bool(calls) is served
