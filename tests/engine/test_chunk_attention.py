@@ -122,7 +122,12 @@ def test_a_row_alone_and_deterministic_rows_keep_mlx_lms_bits(
         pytest.skip("on a GPU chunks always attend by products")
     calls: list[int] = []
     attend = chunk_attention.attend
-    monkeypatch.setattr(chunk_attention, "attend", lambda *args: calls.append(1) or attend(*args))
+
+    def counting(*args: Any) -> mx.array:
+        calls.append(1)
+        return attend(*args)
+
+    monkeypatch.setattr(chunk_attention, "attend", counting)
 
     def work(backend: MlxBackend) -> None:
         for at in range(rows):
