@@ -6,9 +6,8 @@ import type { Traits } from "./boardwire";
 import { page, present } from "./parts";
 import type { Choice } from "./wire";
 
-/** The rows that are chosen and the first and last step that are marked: the kernel has them too. */
+/** The rows that are chosen and the steps that are marked: the kernel has them too. */
 export interface Choices extends Choice {
-  brushed(): number[];
   brush(steps: number[]): void;
 }
 
@@ -28,7 +27,6 @@ export function boardWidget(view: (board: Board, chosen: Choices, ending: AbortS
 
       render({ model, el }: RenderProps<Traits>) {
         board ??= connect(model, page, undefined);
-        const known = board;
         const ending = new AbortController();
         const share = (name: "selected" | "brush") => (numbers: number[]) => {
           model.set(name, numbers);
@@ -37,19 +35,16 @@ export function boardWidget(view: (board: Board, chosen: Choices, ending: AbortS
         const chosen = {
           get: () => model.get("selected") ?? [],
           set: share("selected"),
-          brushed: () => model.get("brush") ?? [],
           brush: share("brush"),
         };
-        const shown = view(known, chosen, ending.signal);
+        const shown = view(board, chosen, ending.signal);
         const onChosen = () => shown.chosenChanged();
         model.on("change:selected", onChosen);
-        model.on("change:brush", onChosen);
         el.append(shown.root);
         shown.draw();
-        present(model, shown.root, ending.signal, () => known.history);
+        present(model, shown.root, ending.signal);
         return () => {
           model.off("change:selected", onChosen);
-          model.off("change:brush", onChosen);
           ending.abort();
         };
       },
