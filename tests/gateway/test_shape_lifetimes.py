@@ -121,7 +121,7 @@ def test_a_forward_that_fails_once_keeps_the_matcher_and_one_that_fails_twice_fr
     served.till(handle, "decode")
     while handle.progress().generated_tokens == came:
         served.gateway.step(1)
-    served.faults.pending = 2  # again before its next token
+    served.faults.pending = 1
     served.gateway.resume()
     with pytest.raises(RowFailed, match="no room"):
         handle.result()
