@@ -26,11 +26,16 @@ class Shaky(Model):  # type: ignore[misc]
         return logits + (self.level * mx.std(logits) * noise).astype(logits.dtype)  # type: ignore[no-any-return]
 
 
-def shaky(level: float, dtype: mx.Dtype) -> Any:
+def as_type(kind: type[Model], dtype: mx.Dtype) -> Any:
     plain = small("llama")[0]
-    model = Shaky(plain.args)
+    model = kind(plain.args)
     model.update(tree_map(lambda array: array.astype(dtype), plain.parameters()))
     mx.eval(model.parameters())
+    return model
+
+
+def shaky(level: float, dtype: mx.Dtype) -> Any:
+    model = as_type(Shaky, dtype)
     model.level = level
     return model
 
@@ -78,3 +83,19 @@ def test_what_is_no_number_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_store.RowsStore, "step", lambda *args: step(*args) * mx.nan)
     choice = chosen(shaky(0.0, mx.float32))
     assert choice.store is None
+
+
+class OneByOne(Model):  # type: ignore[misc]
+    """Takes no batch."""
+
+    def __call__(self, inputs: mx.array, *args: Any, **kwargs: Any) -> mx.array:
+        if inputs.shape[0] > 1:
+            raise ValueError("one row at a time")
+        return super().__call__(inputs, *args, **kwargs)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+def test_a_model_that_takes_no_batch_is_served_row_by_row(dtype: mx.Dtype) -> None:
+    choice = chosen(as_type(OneByOne, dtype))
+    assert choice.store is None
+    assert all("one row at a time" in finding for finding in choice.findings)
