@@ -36,8 +36,8 @@ _SAMPLE = (
 )
 
 
-def llama(vocab_size: int, context: int) -> Any:
-    """A Llama of two narrow layers."""
+def llama(vocab_size: int, context: int, **more: Any) -> Any:
+    """A Llama of two narrow layers; `more` arguments of mlx-lm's."""
     from mlx_lm.models.llama import Model, ModelArgs
 
     return Model(
@@ -51,6 +51,7 @@ def llama(vocab_size: int, context: int) -> Any:
             rms_norm_eps=1e-5,
             vocab_size=vocab_size,
             max_position_embeddings=context,
+            **more,
         )
     )
 

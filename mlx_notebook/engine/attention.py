@@ -1,8 +1,9 @@
 """The one adapter that routes a loaded model's attention to our stores.
 
 mlx-lm's model files import `scaled_dot_product_attention` by name. For as long as a model is served, that
-name in the modules of its classes is ours: calls with `Ragged` keys go row by row, all others
-straight on to what was there. Modules are counted, so that several models of one family may come and go in any
+name in the modules of its classes is ours: calls with `Ragged` keys go row by row, those with `Paged` keys over pages,
+an engine's own chunks by products where that is faster, and all others straight on to what was there. Modules are
+counted, so that several models of one family may come and go in any
 order; the last one puts back what was there.
 """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
@@ -11,6 +10,7 @@ import mlx.core as mx
 from mlx_notebook.core.projection import BLOCK
 from mlx_notebook.engine.stores import cuda_source as source
 from mlx_notebook.engine.stores.late import NotForLateError, Seen
+from mlx_notebook.engine.stores.page_ops import bits_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -129,7 +129,7 @@ class CudaPages:
                 *(("T", dtype), ("H", own), ("G", heads // own), ("D", width)),
                 *lying,
                 ("TURN", int(turn is not None)),
-                ("SCALE_BITS", _bits_of(scale * math.log2(math.e))),
+                ("SCALE_BITS", bits_of(scale * math.log2(math.e))),
             ],
             grid=(splits * source.WARPS * 32, own, rows),
             threadgroup=(source.WARPS * 32, 1, 1),
@@ -147,12 +147,6 @@ class CudaPages:
             output_dtypes=[dtype],
         )
         return merged[0]
-
-
-def _bits_of(number: float) -> int:
-    """A float32's bits: kernels take whole numbers as constants, and an array a launch would be read from memory."""
-    bits: int = struct.unpack("<i", struct.pack("<f", number))[0]
-    return bits
 
 
 def _kernel(name: str, inputs: list[str], outputs: list[str], code: str) -> Callable[..., Any]:

@@ -16,7 +16,6 @@ None of this has run on an Apple GPU. It is off unless switched on (`choose`), a
 from __future__ import annotations
 
 import math
-import struct
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ import mlx.core as mx
 from mlx_notebook.core.projection import BLOCK
 from mlx_notebook.engine.stores import metal_source as source
 from mlx_notebook.engine.stores.late import HEADS_FIRST, Seen
-from mlx_notebook.engine.stores.page_ops import StockPages, next_columns, write_columns
+from mlx_notebook.engine.stores.page_ops import StockPages, bits_of, next_columns, write_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,7 +115,7 @@ class MetalPages(StockPages):
             inputs=[queries, pool.keys, pool.values, table, positions, self._no_turn if turn is None else turn],
             template=[
                 *(("T", dtype), ("H", own), ("G", group), ("EACH", -(-group // parts)), ("D", width)),
-                *(("TURN", int(turn is not None)), ("SCALE_BITS", _bits_of(scale * math.log2(math.e)))),
+                *(("TURN", int(turn is not None)), ("SCALE_BITS", bits_of(scale * math.log2(math.e)))),
             ],
             grid=(splits * source.WARPS * 32, own * parts, rows),
             threadgroup=(source.WARPS * 32, 1, 1),
@@ -154,12 +153,6 @@ class MetalPages(StockPages):
         if last is None or last[0] is not table or last[1] is not positions:
             last = self._last = (table, positions, *next_columns(table, positions))
         return last[2], last[3]
-
-
-def _bits_of(number: float) -> int:
-    """A float32's bits: kernels take whole numbers as constants, and an array a launch would be read from memory."""
-    bits: int = struct.unpack("<i", struct.pack("<f", number))[0]
-    return bits
 
 
 def _kernel(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Protocol, cast
 
 import mlx.core as mx
@@ -155,3 +156,9 @@ def write_columns(pool: LayerPool, keys: mx.array, values: mx.array, page: mx.ar
 def kernels_serve(head_width: int, dtype: mx.Dtype) -> bool:
     """Whether the kernels are written for such heads."""
     return head_width in (64, 128) and dtype in (mx.bfloat16, mx.float16, mx.float32)
+
+
+def bits_of(number: float) -> int:
+    """A float32's bits: kernels take whole numbers as constants, and an array a launch would be read from memory."""
+    bits: int = struct.unpack("<i", struct.pack("<f", number))[0]
+    return bits

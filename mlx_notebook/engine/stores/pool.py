@@ -1,10 +1,11 @@
 """The store `pool`: all rows' columns in pages of one pool a layer, read by one ragged attention a layer.
 
 For GPUs, where a launch costs more than the work of a short row: a decode step is one forward with one attention
-launch a layer, whatever the rows' lengths, and it is compiled for each number of places (a power of two; spare
-places are idle). A row comes in when it first decodes beside others: its columns are copied into pages, once. It goes
-back into caches of its own (`settle`) when it is alone, rests, or is kept. Single rows, and prefill of
-rows that hold something already, are the rows store's. The pool grows by a quarter, and goes with its last row.
+launch a layer, whatever the rows' lengths, and it is compiled for each number of places (one, or a power of two; spare
+places are idle). Prompts that are read together from their start go straight into pages; another row comes in when it
+first decodes, its columns copied once. It goes back into caches of its own (`settle`) when it rests, is kept, or is
+read on: prefill of one row, and of rows that hold something already, is the rows store's. The pool grows by a quarter,
+and goes with its last row.
 
 It serves models whose layers all keep plain full-attention caches; others keep the rows store.
 """
