@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import weakref
+from collections import deque
 from typing import TYPE_CHECKING
 
 from mlx_notebook.errors import GatewayDead
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 KEPT_HANDLES = 500
 """How many finished handles stay reachable by number."""
+
+LOOKS = 4
+"""How many kept handles are looked at, to let go of finished ones, when one more is kept."""
 
 JOIN_AT_EXIT_S = 20.0
 """How long the exit waits for an engine that is inside one long native call."""
@@ -54,6 +58,7 @@ class Registry:
         self._held: dict[str, Gateway] = {}
         self._current: weakref.ref[Gateway] | None = None
         self._handles: dict[int, Handle] = {}
+        self._patrol: deque[int] = deque()  # the numbers of the kept handles, the next to look at first
         self._let_go_to = 0
         self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
         self.forked_from_mlx = False
@@ -121,12 +126,21 @@ class Registry:
         """Make a handle reachable by its number; the oldest finished ones are let go in time."""
         with self._lock:
             self._handles[handle.id] = handle
-            excess = len(self._handles) - KEPT_HANDLES
-            if excess > KEPT_HANDLES // 10:
-                over = [key for key, kept in self._handles.items() if kept.done()]
-                for key in over[:excess]:
-                    del self._handles[key]
-                    self._let_go_to = max(self._let_go_to, key)
+            self._patrol.append(handle.id)
+            # A few looks each time, however many are kept: thousands may be open, and each submit comes through here.
+            for _ in range(LOOKS):
+                if len(self._handles) <= KEPT_HANDLES:
+                    break
+                self._look_at_next()
+
+    def _look_at_next(self) -> None:
+        self._patrol.rotate(-1)
+        number = self._patrol[-1]
+        kept = self._handles.get(number)
+        if kept is None or kept.done():
+            self._let_go_to = max(self._let_go_to, number)
+            self._handles.pop(number, None)
+            self._patrol.pop()  # the last to go: an interrupt before it leaves a number to look at, never a handle
 
     def handle(self, number: int) -> Handle | None:
         """The kept handle of this number."""
