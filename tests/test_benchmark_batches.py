@@ -22,11 +22,13 @@ def test_shapes_and_joins_have_their_bars() -> None:
     assert [line.bar for line in batch_shapes.lines(shapes)] == [1.3, 2.0]
     gaps = {
         **{f"{side}, stream": [{"rate": 3.0}] for side in (OURS, PEER)},
-        OURS: [{"gap_ms": 100.0}],
-        joining.LIMIT: [{"gap_ms": 120.0}],
+        OURS: [{"gap_ms": 100.0, "share": 0.9}],
+        joining.LIMIT: [{"share": 1.0}],
+        joining.EARLY: [{"gap_ms": 80.0}],
         joining.WORST: [{"gap_ms": 300.0}],
     }
-    assert [line.met for line in joining.lines(gaps)] == [None, True, False]
+    assert [line.met for line in joining.lines(gaps)] == [None, True, None, False]
+    assert joining.allowed(0.1) == pytest.approx(0.25)
     assert joining.gaps_of([1.0, 2.0, 5.0]) == [1.0, 3.0]
 
 

@@ -45,7 +45,7 @@ def feed(store: Store, bodies: Sequence[Body]) -> None:
     padded = [[*ids, *([0] * (width - len(ids)))] for _, ids in bodies]
     for (row, _), length in zip(bodies, lengths, strict=True):
         store.settle(row)
-        make_room(row.cache, length)
+        make_room(row.cache, length, len(row.known) - row.fed)
     store.prefill([row for row, _ in bodies], mx.array(padded, dtype=mx.int32), lengths)
     for (row, _), length in zip(bodies, lengths, strict=True):
         row.fed += length

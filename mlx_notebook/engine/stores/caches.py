@@ -162,16 +162,18 @@ def compact(caches: Sequence[Any]) -> None:
                 leaf.values = mx.contiguous(leaf.values[..., :needed, :])
 
 
-def make_room(caches: Sequence[Any], tokens: int) -> None:
-    """Before so many tokens are fed: widen full-attention caches to whole blocks for them.
+def make_room(caches: Sequence[Any], tokens: int, coming: int = 0) -> None:
+    """Before so many tokens are fed, of `coming` that surely will be: widen full-attention caches to whole blocks.
 
-    By themselves they would add whole blocks behind the last column, wherever in a block that is.
+    By themselves they would add whole blocks behind the last column, wherever in a block that is. All that will come
+    gets its room at once: a prompt that goes through in small chunks would else be copied every few of them.
     """
     for leaf in natives(caches):
         if not isinstance(leaf, KVCache) or leaf.keys is None:
             continue
         wanted = in_blocks(leaf.offset + tokens)
         if wanted > leaf.keys.shape[2]:
+            wanted = max(wanted, in_blocks(leaf.offset + coming))
             leaf.keys, leaf.values = (
                 widened(array[..., : leaf.offset, :], wanted) for array in (leaf.keys, leaf.values)
             )

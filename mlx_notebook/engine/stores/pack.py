@@ -4,11 +4,13 @@ Attention over one rectangle costs less than attention over its rows one after t
 is padding. All rows of a pack advance together, so their ends are aligned: each step writes one column, and
 what is masked is the padding in front. A pack is made of rows' own caches, or of other packs, by one copy (which
 growing would have cost as well), never more than a layer at a time; a row that leaves it gets its columns
-back, and a place that nobody takes is idle till rows are packed anew. Windows slide over the columns.
+back, and a place that nobody takes is idle till rows are packed anew. Windows slide over the columns. A long pack
+never gets full: its layers are widened in turn, one or so a step.
 """
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
@@ -26,6 +28,10 @@ MIN_WINDOW = 4 * BLOCK
 """Narrower windows stay by themselves: the columns over which they slide would be too much beside them."""
 
 
+TOO_MUCH = 1.3
+"""Columns of a pack over columns that its rows need, at most."""
+
+
 class PackLayer:
     """One attention layer of a pack; to a model it is a cache of G rows that are fed one token at a time.
 
@@ -41,9 +47,25 @@ class PackLayer:
         self.offset: mx.array | None = None
 
     @property
+    def room(self) -> int:
+        """Columns that are left."""
+        return int(self.keys.shape[2]) - self.end
+
+    @property
     def full(self) -> bool:
         """Whether no column is left."""
-        return self.end >= int(self.keys.shape[2])
+        return self.room <= 0
+
+    def wider(self) -> int:
+        """Columns that there would be after `widen`."""
+        return int(self.keys.shape[2]) - self._first(self.end) + BLOCK
+
+    def widen(self) -> None:
+        """Copy to where there is room for a block more; what slid out of the window stays behind."""
+        first, wide = self._first(self.end), self.wider()
+        self.keys, self.values = (widened(array[..., first : self.end, :], wide) for array in (self.keys, self.values))
+        self.end -= first
+        self.pads = [max(0, pad - first) for pad in self.pads]
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Write a column [G, H, 1, D] and give all that may be looked at."""
@@ -95,6 +117,20 @@ class Pack:
     def live(self) -> int:
         """How many rows are left."""
         return sum(row is not None for row in self.rows)
+
+    def widen_ahead(self) -> None:
+        """Before a step: widen a few layers, so that all have been by the time that the first would be full.
+
+        One step that copies every column keeps its rows waiting for as long as two or three others. Short packs, of
+        which a block more would be much, do get full.
+        """
+        a_step = ceil(len(self.layers) / BLOCK)
+        soon = ceil(len(self.layers) / a_step)
+        tight = [layer for layer in self.layers if layer.room <= soon]
+        for layer in tight[:a_step]:
+            need = sum(needed(row.fed, layer.window) for row in self.rows if row is not None)
+            if len(self.rows) * layer.wider() <= TOO_MUCH * need:
+                layer.widen()
 
     def hand_back(self, row: Fed) -> None:
         """Give a row its own columns, not evaluated yet, and let it go."""
@@ -163,9 +199,9 @@ def packable(row: Fed) -> bool:
     )
 
 
-def needed(tokens: int) -> int:
+def needed(tokens: int, window: int | None = None) -> int:
     """Columns that a row of so many tokens needs for the next one."""
-    return -(-(tokens + 1) // BLOCK) * BLOCK
+    return in_blocks(tokens + 1 if window is None else min(tokens + 1, window))
 
 
 def alike(rows: Sequence[Fed], waste: float) -> list[list[Fed]]:

@@ -19,7 +19,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, CacheList
 
 from mlx_notebook.engine.stores.caches import is_state, leaves, make_caches
-from mlx_notebook.engine.stores.pack import Pack, alike, needed, pack_rows, packable
+from mlx_notebook.engine.stores.pack import TOO_MUCH, Pack, alike, needed, pack_rows, packable
 from mlx_notebook.engine.stores.ragged import RowsCache
 from mlx_notebook.engine.stores.state import StateBatch, gather
 
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 WASTE = 1.25
 """Columns of a pack over columns that its rows need, at most, when it is made."""
-
-TOO_MUCH = 1.3
-"""The same where it has become so, since rows left: then rows are packed anew."""
 
 PATIENCE = 16
 """Steps after which rows that stand by themselves are looked at again."""
@@ -164,6 +161,8 @@ class RowsStore:
                 if row is not None and (id(row) not in going or pack.live == 1):
                     pack.hand_back(row)
         self._packs = [pack for pack in self._packs if pack.live]
+        for pack in self._packs:
+            pack.widen_ahead()
         self._age += 1
         if self._waste is None or not self._due(rows, self._waste):
             return
