@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 import numpy as np
 
+from mlx_notebook.engine.apart import together_or_apart
 from mlx_notebook.engine.logprobs import normalise
 from mlx_notebook.engine.masks import MaskFiller, masked
 from mlx_notebook.engine.sampling import draw_rows
@@ -27,43 +28,44 @@ if TYPE_CHECKING:
 Failed = list[tuple["RowState", tuple[str, str]]]
 
 
-def draw_held(rows: Sequence[RowState], masks: MaskFiller) -> Failed:
-    """Draw the next token of each of these rows; those that failed, and why.
+def draw_held(rows: Sequence[RowState], masks: MaskFiller, *, apart: bool = False) -> Failed:
+    """Draw the next token of each of these rows, with `apart` one by one and waiting; those that failed, and why.
 
     The mask comes after everything else that changes the logits: no bias and no processor reaches past it.
     """
     failed: Failed = []
-    ready = list(rows)
-    pieces: dict[int, mx.array] = {}
-    if any(row.hosted or row.sampler.adjusts for row in rows):
-        for hosted in (True, False):  # processors first: what they do to this thread's streams, only built arrays feel
-            some = [row for row in rows if row.hosted is hosted]
-            _each(some, failed, lambda row: pieces.__setitem__(id(row), _changed(row)))
-        ready = [row for row in rows if id(row) in pieces]
+    seen: dict[int, mx.array] = {}  # processors first: what they do to this thread's streams, only built arrays feel
+    _each([row for row in rows if row.hosted], failed, lambda row: seen.__setitem__(id(row), _processed(row)))
+    ready = [row for row in rows if not row.hosted or id(row) in seen]
     allowed = _masks(ready, masks, failed)
     failures = {id(row) for row, _ in failed}
     ready = [row for row in ready if id(row) not in failures]
-    for group in _by_type(ready, pieces):
-        try:
-            logits = mx.concatenate([pieces[id(row)] for row in group]) if pieces else _gathered(group)
-            _draw(group, logits, [allowed.get(id(row)) for row in group], changed=bool(pieces))
-        except BaseException as error:  # noqa: BLE001 - the others' tokens are committed: only these rows end
-            failed += [(row, as_text(error)) for row in group]
+
+    def draw(some: Sequence[RowState]) -> None:
+        hosted = some[0].hosted
+        changed = hosted or any(row.sampler.adjusts for row in some)
+        logits = mx.concatenate([seen[id(row)] for row in some]) if hosted else _adjusted(some, changed=changed)
+        waits = _draw(some, logits, [allowed.get(id(row)) for row in some], changed=changed)
+        if apart or hosted:
+            mx.eval(waits)
+        else:
+            mx.async_eval(waits)  # type: ignore[no-untyped-call]
+
+    for group in _drawn_together(ready, seen):
+        failed += together_or_apart(group, draw, apart=apart)
     for row in rows:
         row.logits = None
     return failed
 
 
-def _by_type(rows: Sequence[RowState], pieces: dict[int, mx.array]) -> list[list[RowState]]:
-    """Rows that are drawn together: those whose processors gave the same type.
+def _drawn_together(rows: Sequence[RowState], seen: dict[int, mx.array]) -> list[list[RowState]]:
+    """Rows that are drawn together: those without processors, and those whose processors gave the same type.
 
     A neighbour's wider one must not change how a row's numbers are rounded.
     """
-    if not pieces:
-        return [list(rows)] if rows else []
-    groups: dict[mx.Dtype, list[RowState]] = {}
+    groups: dict[mx.Dtype | None, list[RowState]] = {}
     for row in rows:
-        groups.setdefault(pieces[id(row)].dtype, []).append(row)
+        groups.setdefault(seen[id(row)].dtype if row.hosted else None, []).append(row)
     return list(groups.values())
 
 
@@ -76,15 +78,23 @@ def _each(rows: Sequence[RowState], failed: Failed, work: Callable[[RowState], N
             failed.append((row, as_text(error)))
 
 
-def _changed(row: RowState) -> mx.array:
+def _processed(row: RowState) -> mx.array:
     """A row's logits [1, V] after bias, penalties and processors."""
     logits, place = _placed(row)
-    own = logits[place : place + 1]
-    if not row.hosted:
-        return row.sampler.adjust(row.history, own)
-    own = processed(row, own)
+    own = processed(row, logits[place : place + 1])
     mx.eval(own)  # now, so that what a processor made is this row's failure if it cannot be computed
     return own
+
+
+def _adjusted(rows: Sequence[RowState], *, changed: bool) -> mx.array:
+    """Logits [R, V] of rows without processors, with their bias and penalties where any has some."""
+    if not changed:
+        return _gathered(rows)
+    pieces = []
+    for row in rows:
+        logits, place = _placed(row)
+        pieces.append(row.sampler.adjust(row.history, logits[place : place + 1]))
+    return mx.concatenate(pieces)
 
 
 def _placed(row: RowState) -> tuple[mx.array, int]:
@@ -128,8 +138,8 @@ def _masks(rows: Sequence[RowState], masks: MaskFiller, failed: Failed) -> dict[
 
 def _draw(
     rows: Sequence[RowState], logits: mx.array, allowed: Sequence[npt.NDArray[np.bool_] | None], *, changed: bool
-) -> None:
-    """Draw for rows in order from logits [R, V]; starts the computation, and waits for it only with processors.
+) -> list[mx.array]:
+    """Draw for rows in order from logits [R, V]; what is to be evaluated.
 
     Where logits were `changed`, nothing may be left to draw from: the likeliest of nothing is token 0, which the
     grammar may well allow. So it is kept whether what was drawn could be.
@@ -153,7 +163,4 @@ def _draw(
             logprobs = normalise(logits[at : at + 1].astype(mx.float32))[0, mx.array(ids)]
             row.branches = ids.tolist(), logprobs
             waits.append(logprobs)
-    if any(row.hosted for row in rows):
-        mx.eval(waits)
-    else:
-        mx.async_eval(waits)  # type: ignore[no-untyped-call]
+    return waits
