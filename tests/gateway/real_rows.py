@@ -188,15 +188,28 @@ class Asked:
 
 
 class Faults:
-    """Forwards of a model that are to fail after they have written into the caches."""
+    """Forwards of a model that are to fail after they have written into the caches.
+
+    Attributes:
+        pending: how many.
+    """
 
     def __init__(self) -> None:
-        self.pending = 0
+        self.pending = self._passing = 0
+        self._meant: Callable[[tuple[int, ...]], bool] = bool
 
-    def meet(self) -> None:
-        if self.pending:
-            self.pending -= 1
-            raise MemoryError("no room")
+    def fail(self, forwards: int, meant: Callable[[tuple[int, ...]], bool], *, passing: int = 0) -> None:
+        """Have so many forwards fail of those whose tokens have a shape that is `meant`, after so many that pass."""
+        self.pending, self._meant, self._passing = forwards, meant, passing
+
+    def meet(self, shape: tuple[int, ...]) -> None:
+        if not self.pending or not self._meant(shape):
+            return
+        if self._passing:
+            self._passing -= 1
+            return
+        self.pending -= 1
+        raise MemoryError("no room")
 
 
 def faltering(kind: str) -> tuple[Any, Any, Faults]:
@@ -204,9 +217,9 @@ def faltering(kind: str) -> tuple[Any, Any, Faults]:
     model, tokenizer = small(kind)
     own, faults = type(model), Faults()
 
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        logits = own.__call__(self, *args, **kwargs)
-        faults.meet()
+    def call(self: Any, tokens: mx.array, *args: Any, **kwargs: Any) -> Any:
+        logits = own.__call__(self, tokens, *args, **kwargs)
+        faults.meet(tokens.shape)
         return logits
 
     model.__class__ = type(own.__name__, (own,), {"__call__": call, "__module__": own.__module__})
