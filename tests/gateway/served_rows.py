@@ -24,7 +24,7 @@ def _unchanged(_tokens: Any, logits: Any) -> Any:
 
 
 BESIDE: dict[str, tuple[int, dict[str, Any]]] = {
-    "greedy": (5, {"logprobs": 3}),
+    "greedy": (4, {"logprobs": 3}),
     "sampled": (19, {"temperature": 0.9, "seed": 3, **GO_ON}),
     "penalised": (
         7,
@@ -38,7 +38,7 @@ BESIDE: dict[str, tuple[int, dict[str, Any]]] = {
 
 LATER: dict[str, tuple[int, dict[str, Any]]] = {
     "long": (30, {"temperature": 1.0, "seed": 7, "xtc_probability": 0.5, **GO_ON}),
-    "short": (6, {"logprobs": 0}),
+    "short": (10, {"logprobs": 0}),
 }
 """Rows that come when something has failed."""
 
@@ -51,13 +51,13 @@ class Served:
 
     kind: str
     deterministic: bool
-    batch: int = BATCH
+    chunk: int | None = CHUNK
     alone: dict[str, Result] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         model, tokenizer, self.faults = faltering(self.kind)
         self.gateway = Gateway.from_loaded(
-            model, tokenizer, batch=self.batch, prefill_chunk=CHUNK, deterministic=self.deterministic
+            model, tokenizer, batch=BATCH, prefill_chunk=self.chunk, deterministic=self.deterministic
         )
         for name in EVERYBODY:
             self.alone[name] = self.ask(name, cache_prompt=False).result()

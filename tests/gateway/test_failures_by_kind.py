@@ -102,24 +102,24 @@ def test_a_joiners_prefill_fails_it_alone(served: Served, chunk: int) -> None:
     served.works()
 
 
-def test_of_joiners_that_are_read_together_the_one_that_fails_alone_as_well(served: Served) -> None:
+@pytest.mark.parametrize("forwards", [1, 2])
+def test_of_joiners_that_are_read_together_only_one_that_fails_alone_as_well_fails(kind: str, forwards: int) -> None:
+    served = Served(kind, deterministic=False, chunk=None)  # else prompts are read one by one
     gateway = served.gateway
     gateway.pause()
     rows = submitted(served, *BESIDE)
     until_all_decode(served, rows)
-    served.faults.fail(2, a_chunk)
-    joiners = {at: served.submit(6, seed=at, temperature=1.0, cache_prompt=False) for at in range(2)}
+    served.faults.fail(forwards, a_chunk)
+    joiners = [served.submit(3 + at, cache_prompt=False, **GO_ON) for at in range(2)]
     gateway.resume()
-    ends = {name: handle.exception() for name, handle in joiners.items()}
+    ends = [handle.exception() for handle in joiners]
     assert served.faults.pending == 0
-    # Where joiners are read one by one both forwards are a joiner's own; else the cohort's and the first one's.
-    together = sum(isinstance(end, RowFailed) for end in ends.values()) == 1
-    assert together or all(isinstance(end, RowFailed) for end in ends.values())
-    assert together == served.gateway.loop._backend._cohorts
-    assert isinstance(ends[0], RowFailed)
+    assert [isinstance(end, RowFailed) for end in ends] == [forwards == 2, False]
+    assert joiners[1].result().token_ids == served.submit(4, cache_prompt=False, **GO_ON).result().token_ids
     for name, handle in rows.items():
         served.check(name, handle)
     served.works()
+    gateway.close()
 
 
 @pytest.mark.parametrize("at", [0, 2])
