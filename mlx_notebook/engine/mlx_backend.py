@@ -183,7 +183,7 @@ class MlxBackend:
         began = time.monotonic_ns()
         rows = [self._rows[row_id] for row_id in instruction.row_ids]
         limit = self._capabilities.context_length
-        apart = any(self._rows[row_id].produced <= last for row_id, last in self._lost.items())
+        apart = bool(self._lost) and any(row.produced <= self._lost.get(row.request.id, -1) for row in rows)
         with self._stream.used():
             try:
                 undrawn = decode.dispatch(self._store, rows, limit, apart=apart)
