@@ -238,7 +238,9 @@ def test_the_engines_death_is_everybodys_and_a_restart_brings_it_back(kind: str,
     for handle in (*rows.values(), *waiting.values()):
         assert isinstance(handle.exception(), GatewayDead)
     for name, handle in rows.items():
-        assert handle.text_so_far
+        tokens = tuple(handle._record.token_ids)
+        assert 0 < len(tokens) < COUNT
+        assert tokens == served.alone[name].token_ids[: len(tokens)]
         assert served.alone[name].text.startswith(handle.text_so_far)
     with pytest.raises(GatewayDead, match="a defect"):
         served.ask("short")
