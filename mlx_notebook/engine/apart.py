@@ -3,13 +3,12 @@
 What a row draws depends on its own logits, seed and token number alone, so apart it gets the token that it would have
 had among the others, and only a row whose own draw fails ends.
 
-A draw may also fail later, where it is computed, and then nobody can tell whose it was: that fails the whole step. Its
-rows are read again, and the draws that were under way then are waited for one by one.
+A draw may also fail later, as it is handed to the device with all else of the step, and then nobody can tell whose it
+was: that fails the whole step. Its rows are read again, and the draws that were lost are waited for one by one.
 """
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, TypeVar
 
 from mlx_notebook.failure import as_text
@@ -26,10 +25,8 @@ def together_or_apart(
     rows: Sequence[T], draw: Callable[[Sequence[T]], None], *, apart: bool
 ) -> list[tuple[T, Failure]]:
     """Have these rows drawn, in one call if that works and `apart` does not forbid it; those that failed, and why."""
-    if not apart:
-        with contextlib.suppress(BaseException):  # whose it was shows when each is drawn alone
-            draw(rows)
-            return []
+    if not apart and _worked(rows, draw):
+        return []
     failed: list[tuple[T, Failure]] = []
     for row in rows:
         try:
@@ -37,3 +34,11 @@ def together_or_apart(
         except BaseException as error:  # noqa: BLE001 - that row has no next token; the others do
             failed.append((row, as_text(error)))
     return failed
+
+
+def _worked(rows: Sequence[T], draw: Callable[[Sequence[T]], None]) -> bool:
+    try:
+        draw(rows)
+    except BaseException:  # noqa: BLE001 - whose it was shows when each is drawn alone
+        return False
+    return True

@@ -6,7 +6,7 @@ the logits that it is laid over. Nothing here waits for those, except where a pr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mlx_notebook.engine.row import RowState
+    from mlx_notebook.engine.sampling import Drawn
 
 Failed = list[tuple["RowState", tuple[str, str]]]
 
@@ -45,11 +46,14 @@ def draw_held(rows: Sequence[RowState], masks: MaskFiller, *, apart: bool = Fals
         hosted = some[0].hosted
         changed = hosted or any(row.sampler.adjusts for row in some)
         logits = mx.concatenate([seen[id(row)] for row in some]) if hosted else _adjusted(some, changed=changed)
-        waits = _draw(some, logits, [allowed.get(id(row)) for row in some], changed=changed)
+        found = _draw(some, logits, [allowed.get(id(row)) for row in some], changed=changed)
+        waits = [array for one in found for array in one.arrays]
         if apart or hosted:
             mx.eval(waits)
         else:
             mx.async_eval(waits)  # type: ignore[no-untyped-call]
+        for row, one in zip(some, found, strict=True):  # only now: what fails leaves no trace, and is drawn again
+            row.ready, row.drawable, row.branches = one.ready, one.drawable, one.branches
 
     for group in _drawn_together(ready, seen):
         failed += together_or_apart(group, draw, apart=apart)
@@ -136,10 +140,24 @@ def _masks(rows: Sequence[RowState], masks: MaskFiller, failed: Failed) -> dict[
     return found
 
 
+class _Next(NamedTuple):
+    """A row's next token, whether it could be drawn at all, and what else the grammar allowed."""
+
+    ready: Drawn
+    drawable: mx.array | None
+    branches: tuple[list[int], mx.array] | None
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        """What is to be evaluated."""
+        more = self.drawable, None if self.branches is None else self.branches[1]
+        return [*self.ready.arrays, *(array for array in more if array is not None)]
+
+
 def _draw(
     rows: Sequence[RowState], logits: mx.array, allowed: Sequence[npt.NDArray[np.bool_] | None], *, changed: bool
-) -> list[mx.array]:
-    """Draw for rows in order from logits [R, V]; what is to be evaluated.
+) -> list[_Next]:
+    """Draw for rows in order from logits [R, V].
 
     Where logits were `changed`, nothing may be left to draw from: the likeliest of nothing is token 0, which the
     grammar may well allow. So it is kept whether what was drawn could be.
@@ -148,19 +166,16 @@ def _draw(
         everything = np.ones(logits.shape[-1], dtype=np.bool_)
         logits = masked(logits, np.stack([everything if mask is None else mask for mask in allowed]))
     drawn = draw_rows([row.sampler for row in rows], [row.produced for row in rows], logits)
-    waits = list(drawn[0].arrays)
-    drawable: mx.array | None = None
+    possible: mx.array | None = None
     if changed:
-        drawable = mx.take_along_axis(logits, drawn[0].together.tokens[:, None], axis=-1)[:, 0] > -mx.inf
+        possible = mx.take_along_axis(logits, drawn[0].together.tokens[:, None], axis=-1)[:, 0] > -mx.inf
+    found: list[_Next] = []
     for at, (row, one, mask) in enumerate(zip(rows, drawn, allowed, strict=True)):
-        row.ready, row.branches = one, None
-        row.drawable = None
-        if row.grammar is not None and drawable is not None:
-            row.drawable = drawable[at]
-            waits.append(row.drawable)
+        drawable = possible[at] if row.grammar is not None and possible is not None else None
+        branches = None
         if row.grammar is not None and row.grammar.tally is not None and mask is not None and not row.grammar.waits:
             ids = np.flatnonzero(mask)
             logprobs = normalise(logits[at : at + 1].astype(mx.float32))[0, mx.array(ids)]
-            row.branches = ids.tolist(), logprobs
-            waits.append(logprobs)
-    return waits
+            branches = ids.tolist(), logprobs
+        found.append(_Next(one, drawable, branches))
+    return found

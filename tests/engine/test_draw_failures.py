@@ -86,12 +86,13 @@ def told_of(one: Told) -> tuple[Any, ...]:
 def test_a_draw_that_fails_is_its_rows_failure(kind: str, what: str, at: int, *, deterministic: bool) -> None:
     def work(backend: MlxBackend) -> None:
         expected = run_script(backend, traffic(HELD[what], at + 1), COUNT)
-        for where in ("penalties", "way", "draw"):
+        # Of what fails where it is computed, the scheduler is told: tests/gateway/test_failures_by_kind.py.
+        for where in ("penalties", "way", "draw", *(() if what == "free" else ("computation",))):
             for error in ERRORS.values():
                 with failing_draws(where, at, error):
                     told = run_script(backend, traffic(HELD[what], None), COUNT)
                 assert told[0].error is not None
-                assert str(error()) in told[0].error[0]
+                assert ("only supports float32" if where == "computation" else str(error())) in told[0].error[0]
                 assert "Traceback" in told[0].error[1]
                 # What it had is its own: text that was held back, too.
                 assert (told[0].tokens, told[0].logprobs) == (expected[0].tokens, expected[0].logprobs)

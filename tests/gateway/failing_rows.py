@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.engine.grammar import Compiled
 from mlx_notebook.engine.row import RowText
+from mlx_notebook.engine.sampling import Sampler
 from mlx_notebook.engine.stop import StopMatcher
-from tests.engine.failing_draws import OPTIONS, failing_draws
+from tests.engine.failing_draws import BAD, OPTIONS, failing_draws
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,10 +63,23 @@ def processor(at: int, _patch: pytest.MonkeyPatch, _open: ExitStack) -> Failing:
     return Failing({"logits_processors": [code]}, at, "mine")
 
 
-def sampler(where: str) -> Callable[[int, pytest.MonkeyPatch, ExitStack], Failing]:
+def opening(_at: int, patch: pytest.MonkeyPatch, _open: ExitStack) -> Failing:
+    """Its sampler cannot be made."""
+    init = Sampler.__init__
+
+    def failing(self: Sampler, options: Any, spared: Any) -> None:
+        if options.seed == BAD:
+            raise LookupError("no such sampler")
+        init(self, options, spared)
+
+    patch.setattr(Sampler, "__init__", failing)
+    return Failing(OPTIONS, 0, "no such sampler")
+
+
+def sampler(where: str, **more: Any) -> Callable[[int, pytest.MonkeyPatch, ExitStack], Failing]:
     def inject(at: int, _patch: pytest.MonkeyPatch, opened: ExitStack) -> Failing:
         opened.enter_context(failing_draws(where, at, lambda: Panic("no such draw")))
-        return Failing(OPTIONS, at, "LU factorization failed" if where == "computation" else "no such draw")
+        return Failing({**OPTIONS, **more}, at, "only supports float32" if where == "computation" else "no such draw")
 
     return inject
 
@@ -129,12 +143,15 @@ def decoder(at: int, patch: pytest.MonkeyPatch, _open: ExitStack) -> Failing:
 
 
 WAYS: dict[str, Callable[[int, pytest.MonkeyPatch, ExitStack], Failing]] = {
+    "opening": opening,
     "callback": callback,
     "processor": processor,
     "sampler's penalties": sampler("penalties"),
     "sampler's way": sampler("way"),
     "sampler's draw": sampler("draw"),
     "sampler's computation": sampler("computation"),
+    "sampler's computation under a shape": sampler("computation", regex=SHAPE),
+    "sampler's computation after a processor": sampler("computation", logits_processors=[lambda _, logits: logits]),
     "grammar": grammar("accept"),
     "grammar's mask": grammar("check"),
     "stop rule": stop_rule,
