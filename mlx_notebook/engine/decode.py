@@ -16,6 +16,7 @@ import mlx.core as mx
 
 from mlx_notebook.core.events import RowOutcome
 from mlx_notebook.core.rows import FinishDetail, FinishReason
+from mlx_notebook.engine.apart import together_or_apart
 from mlx_notebook.engine.held import draw_held
 from mlx_notebook.engine.matcher import nothing_left
 from mlx_notebook.engine.sampling import draw_rows
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mlx_notebook.core.results import TokenLogprob
+    from mlx_notebook.engine.apart import Failure
     from mlx_notebook.engine.masks import MaskFiller
     from mlx_notebook.engine.matcher import Matcher
     from mlx_notebook.engine.row import RowState
@@ -34,16 +36,18 @@ if TYPE_CHECKING:
 Finish = tuple[FinishReason, FinishDetail]
 Read = tuple[int, "TokenLogprob | None"]
 Places = list["RowState | None"]
+Undrawn = list[tuple["RowState", "Failure"]]
 
 
-def dispatch(store: Store, rows: Sequence[RowState], context_length: int | None) -> mx.array | None:
+def dispatch(store: Store, rows: Sequence[RowState], context_length: int | None, *, apart: bool = False) -> Undrawn:
     """Start the forward of the tokens after `ready`, except for rows whose `ready` is the last by length.
 
-    The logits [R, V] of the rows as the store placed them, None if no row goes on.
+    The rows whose next token could not be drawn, and why. With `apart`, the forward and then each draw is waited for,
+    so that what fails where it is computed is told too.
     """
     going = [row for row in rows if not row.is_last(context_length)]
     if not going:
-        return None
+        return []
     places = store.order(going)
     logits = store.step(places, _next_tokens(places))
     waits: list[mx.array] = []
@@ -53,9 +57,10 @@ def dispatch(store: Store, rows: Sequence[RowState], context_length: int | None)
             row.remember_known()
         elif row.reach != 0:
             row.remember(row.ready.token)
+    if apart:
+        mx.eval(logits)
     free = [(place, row) for place, row in enumerate(places) if row is not None and not row.held]
-    if free:
-        waits += _draw_ahead(free, logits)
+    undrawn = _draw_free(free, logits, waits, apart=apart) if free else []
     held = [(place, row) for place, row in enumerate(places) if row is not None and row.held]
     for place, row in held:
         row.logits = logits, place
@@ -64,7 +69,7 @@ def dispatch(store: Store, rows: Sequence[RowState], context_length: int | None)
     if held:
         waits.append(logits)
     mx.async_eval(waits)  # type: ignore[no-untyped-call]
-    return logits
+    return undrawn
 
 
 def _next_tokens(places: Places) -> mx.array:
@@ -97,6 +102,20 @@ def _next_tokens(places: Places) -> mx.array:
     return side_by_side[mx.array(order)][:, None]
 
 
+def _draw_free(
+    rows: Sequence[tuple[int, RowState]], logits: mx.array, waits: list[mx.array], *, apart: bool
+) -> Undrawn:
+    """Draw for rows without host code; `waits` gets what is to be evaluated. The rows whose own draw fails, and why."""
+
+    def draw(some: Sequence[tuple[int, RowState]]) -> None:
+        arrays = _draw_ahead(some, logits)
+        if apart:
+            mx.eval(arrays)
+        waits.extend(arrays)
+
+    return [(row, error) for (_, row), error in together_or_apart(rows, draw, apart=apart)]
+
+
 def _draw_ahead(rows: Sequence[tuple[int, RowState]], logits: mx.array) -> list[mx.array]:
     """Draw for rows without host code, before anybody reads the tokens that were fed; what is to be evaluated."""
     if any(row.sampler.adjusts for _, row in rows):
@@ -121,9 +140,18 @@ def read(rows: Sequence[RowState]) -> list[Read | None]:
 
 
 def commit(
-    rows: Sequence[RowState], tokens: Sequence[Read | None], context_length: int | None, masks: MaskFiller
+    rows: Sequence[RowState],
+    tokens: Sequence[Read | None],
+    context_length: int | None,
+    masks: MaskFiller,
+    undrawn: Undrawn,
+    *,
+    apart: bool = False,
 ) -> list[RowOutcome]:
-    """Make each token its row's own; whatever goes wrong in one row ends that row and no other."""
+    """Make each token its row's own; whatever goes wrong in one row ends that row and no other.
+
+    Rows that are `undrawn` end too, unless this token ends them anyway.
+    """
     outcomes: dict[int, RowOutcome] = {}
     go_on: list[RowState] = []
     for row, token in zip(rows, tokens, strict=True):
@@ -134,7 +162,9 @@ def commit(
                 continue
         row.ready, row.ahead = row.ahead, None
         go_on.append(row)
-    for row, error in draw_held([row for row in go_on if row.logits is not None], masks):
+    ended = [(row, error) for row, error in undrawn if row in go_on]
+    ended += draw_held([row for row in go_on if row.logits is not None], masks, apart=apart)
+    for row, error in ended:
         told = outcomes.get(row.request.id, RowOutcome(row.request.id, None))
         outcomes[row.request.id] = RowOutcome(
             row.request.id, told.token_id, told.text + _rest_of(row), told.logprob, error=error

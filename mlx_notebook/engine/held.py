@@ -6,11 +6,12 @@ the logits that it is laid over. Nothing here waits for those, except where a pr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import mlx.core as mx
 import numpy as np
 
+from mlx_notebook.engine.apart import together_or_apart
 from mlx_notebook.engine.logprobs import normalise
 from mlx_notebook.engine.masks import MaskFiller, masked
 from mlx_notebook.engine.sampling import draw_rows
@@ -23,47 +24,52 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mlx_notebook.engine.row import RowState
+    from mlx_notebook.engine.sampling import Drawn
 
 Failed = list[tuple["RowState", tuple[str, str]]]
 
 
-def draw_held(rows: Sequence[RowState], masks: MaskFiller) -> Failed:
-    """Draw the next token of each of these rows; those that failed, and why.
+def draw_held(rows: Sequence[RowState], masks: MaskFiller, *, apart: bool = False) -> Failed:
+    """Draw the next token of each of these rows, with `apart` one by one and waiting; those that failed, and why.
 
     The mask comes after everything else that changes the logits: no bias and no processor reaches past it.
     """
     failed: Failed = []
-    ready = list(rows)
-    pieces: dict[int, mx.array] = {}
-    if any(row.hosted or row.sampler.adjusts for row in rows):
-        for hosted in (True, False):  # processors first: what they do to this thread's streams, only built arrays feel
-            some = [row for row in rows if row.hosted is hosted]
-            _each(some, failed, lambda row: pieces.__setitem__(id(row), _changed(row)))
-        ready = [row for row in rows if id(row) in pieces]
+    seen: dict[int, mx.array] = {}  # processors first: what they do to this thread's streams, only built arrays feel
+    _each([row for row in rows if row.hosted], failed, lambda row: seen.__setitem__(id(row), _processed(row)))
+    ready = [row for row in rows if not row.hosted or id(row) in seen]
     allowed = _masks(ready, masks, failed)
     failures = {id(row) for row, _ in failed}
     ready = [row for row in ready if id(row) not in failures]
-    for group in _by_type(ready, pieces):
-        try:
-            logits = mx.concatenate([pieces[id(row)] for row in group]) if pieces else _gathered(group)
-            _draw(group, logits, [allowed.get(id(row)) for row in group], changed=bool(pieces))
-        except BaseException as error:  # noqa: BLE001 - the others' tokens are committed: only these rows end
-            failed += [(row, as_text(error)) for row in group]
+
+    def draw(some: Sequence[RowState]) -> None:
+        hosted = some[0].hosted
+        changed = hosted or any(row.sampler.adjusts for row in some)
+        logits = mx.concatenate([seen[id(row)] for row in some]) if hosted else _adjusted(some, changed=changed)
+        found = _draw(some, logits, [allowed.get(id(row)) for row in some], changed=changed)
+        waits = [array for one in found for array in one.arrays]
+        if apart or hosted:
+            mx.eval(waits)
+        else:
+            mx.async_eval(waits)  # type: ignore[no-untyped-call]
+        for row, one in zip(some, found, strict=True):  # only now: what fails leaves no trace, and is drawn again
+            row.ready, row.drawable, row.branches = one.ready, one.drawable, one.branches
+
+    for group in _drawn_together(ready, seen):
+        failed += together_or_apart(group, draw, apart=apart)
     for row in rows:
         row.logits = None
     return failed
 
 
-def _by_type(rows: Sequence[RowState], pieces: dict[int, mx.array]) -> list[list[RowState]]:
-    """Rows that are drawn together: those whose processors gave the same type.
+def _drawn_together(rows: Sequence[RowState], seen: dict[int, mx.array]) -> list[list[RowState]]:
+    """Rows that are drawn together: those without processors, and those whose processors gave the same type.
 
     A neighbour's wider one must not change how a row's numbers are rounded.
     """
-    if not pieces:
-        return [list(rows)] if rows else []
-    groups: dict[mx.Dtype, list[RowState]] = {}
+    groups: dict[mx.Dtype | None, list[RowState]] = {}
     for row in rows:
-        groups.setdefault(pieces[id(row)].dtype, []).append(row)
+        groups.setdefault(seen[id(row)].dtype if row.hosted else None, []).append(row)
     return list(groups.values())
 
 
@@ -76,15 +82,23 @@ def _each(rows: Sequence[RowState], failed: Failed, work: Callable[[RowState], N
             failed.append((row, as_text(error)))
 
 
-def _changed(row: RowState) -> mx.array:
+def _processed(row: RowState) -> mx.array:
     """A row's logits [1, V] after bias, penalties and processors."""
     logits, place = _placed(row)
-    own = logits[place : place + 1]
-    if not row.hosted:
-        return row.sampler.adjust(row.history, own)
-    own = processed(row, own)
+    own = processed(row, logits[place : place + 1])
     mx.eval(own)  # now, so that what a processor made is this row's failure if it cannot be computed
     return own
+
+
+def _adjusted(rows: Sequence[RowState], *, changed: bool) -> mx.array:
+    """Logits [R, V] of rows without processors, with their bias and penalties where any has some."""
+    if not changed:
+        return _gathered(rows)
+    pieces = []
+    for row in rows:
+        logits, place = _placed(row)
+        pieces.append(row.sampler.adjust(row.history, logits[place : place + 1]))
+    return mx.concatenate(pieces)
 
 
 def _placed(row: RowState) -> tuple[mx.array, int]:
@@ -126,10 +140,24 @@ def _masks(rows: Sequence[RowState], masks: MaskFiller, failed: Failed) -> dict[
     return found
 
 
+class _Next(NamedTuple):
+    """A row's next token, whether it could be drawn at all, and what else the grammar allowed."""
+
+    ready: Drawn
+    drawable: mx.array | None
+    branches: tuple[list[int], mx.array] | None
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        """What is to be evaluated."""
+        more = self.drawable, None if self.branches is None else self.branches[1]
+        return [*self.ready.arrays, *(array for array in more if array is not None)]
+
+
 def _draw(
     rows: Sequence[RowState], logits: mx.array, allowed: Sequence[npt.NDArray[np.bool_] | None], *, changed: bool
-) -> None:
-    """Draw for rows in order from logits [R, V]; starts the computation, and waits for it only with processors.
+) -> list[_Next]:
+    """Draw for rows in order from logits [R, V].
 
     Where logits were `changed`, nothing may be left to draw from: the likeliest of nothing is token 0, which the
     grammar may well allow. So it is kept whether what was drawn could be.
@@ -138,22 +166,16 @@ def _draw(
         everything = np.ones(logits.shape[-1], dtype=np.bool_)
         logits = masked(logits, np.stack([everything if mask is None else mask for mask in allowed]))
     drawn = draw_rows([row.sampler for row in rows], [row.produced for row in rows], logits)
-    waits = list(drawn[0].arrays)
-    drawable: mx.array | None = None
+    possible: mx.array | None = None
     if changed:
-        drawable = mx.take_along_axis(logits, drawn[0].together.tokens[:, None], axis=-1)[:, 0] > -mx.inf
+        possible = mx.take_along_axis(logits, drawn[0].together.tokens[:, None], axis=-1)[:, 0] > -mx.inf
+    found: list[_Next] = []
     for at, (row, one, mask) in enumerate(zip(rows, drawn, allowed, strict=True)):
-        row.ready, row.branches = one, None
-        row.drawable = None
-        if row.grammar is not None and drawable is not None:
-            row.drawable = drawable[at]
-            waits.append(row.drawable)
+        drawable = possible[at] if row.grammar is not None and possible is not None else None
+        branches = None
         if row.grammar is not None and row.grammar.tally is not None and mask is not None and not row.grammar.waits:
             ids = np.flatnonzero(mask)
             logprobs = normalise(logits[at : at + 1].astype(mx.float32))[0, mx.array(ids)]
-            row.branches = ids.tolist(), logprobs
-            waits.append(logprobs)
-    if any(row.hosted for row in rows):
-        mx.eval(waits)
-    else:
-        mx.async_eval(waits)  # type: ignore[no-untyped-call]
+            branches = ids.tolist(), logprobs
+        found.append(_Next(one, drawable, branches))
+    return found

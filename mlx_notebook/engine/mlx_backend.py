@@ -127,6 +127,7 @@ class MlxBackend:
         self._eos_token_ids = frozenset(eos_token_ids)
         self._requests: dict[int, Request] = {}
         self._rows: dict[int, RowState] = {}
+        self._lost: dict[int, int] = {}  # of rows whose step failed: the number of the last draw that was under way
         self._masks = MaskFiller()
         self._steps = 0
         # On a GPU kernels are built for a shape when it is first run; with fixed places the load has run theirs.
@@ -182,15 +183,16 @@ class MlxBackend:
         began = time.monotonic_ns()
         rows = [self._rows[row_id] for row_id in instruction.row_ids]
         limit = self._capabilities.context_length
+        apart = bool(self._lost) and any(row.produced <= self._lost.get(row.request.id, -1) for row in rows)
         with self._stream.used():
             try:
-                decode.dispatch(self._store, rows, limit)
+                undrawn = decode.dispatch(self._store, rows, limit, apart=apart)
                 tokens = decode.read(rows)
                 self._convert(rows)  # between this forward and the next
             except Exception as error:  # noqa: BLE001 - a forward or an allocation failed: the step's failure
                 self._stream.is_there()  # else the rows, read again, would fail as well
                 return StepFailed(time.monotonic_ns(), instruction.row_ids, as_text(error))
-            outcomes = tuple(decode.commit(rows, tokens, limit, self._masks))
+            outcomes = tuple(decode.commit(rows, tokens, limit, self._masks, undrawn, apart=apart))
         self._steps += 1
         if self._steps % STEPS_BETWEEN_CLEANS == 0:
             mx.clear_cache()
@@ -200,6 +202,7 @@ class MlxBackend:
         """Empty a row's caches and keep what it committed: `prefill` starts again at 0."""
         row = self._rows[row_id]
         self._store.forget(row)
+        self._lost[row_id] = row.produced
         row.rewind(make_caches(self._model))
 
     def keep(self, instruction: Keep) -> Kept:
@@ -212,6 +215,7 @@ class MlxBackend:
     def drop(self, row_id: int, keep_as: int | None = None, keep_tokens: int | None = None) -> Kept | None:
         """Free a row's state and release what it owns; unknown rows are ignored."""
         request, row = self._requests.pop(row_id, None), self._rows.pop(row_id, None)
+        self._lost.pop(row_id, None)
         try:
             if row is None or keep_as is None:
                 return None

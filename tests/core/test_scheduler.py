@@ -292,6 +292,22 @@ def test_shortest_begins_with_the_least_work() -> None:
     assert opened(drive) == [2, 4, 3, 1]
 
 
+def test_under_the_static_policy_nobody_joins_a_batch_that_writes() -> None:
+    drive = Drive(Scheduler(SchedulerSettings(max_rows=2, chunk=4, policy=BuiltIn.STATIC)), Mechanism.CONTINUOUS)
+    for row_id in (1, 2, 3, 4, 5):
+        drive.submit(row_id)
+    drive.grant()
+    batches: list[tuple[int, ...]] = []
+    while drive.scheduler.rows:
+        for step in drive.turn():
+            if isinstance(step, ev.Prefill):
+                drive.prefilled(step)
+            elif isinstance(step, ev.Decode):
+                batches.append(step.row_ids)
+                drive.stepped(last_token(max(step.row_ids)))  # the younger ends first, and its place stays empty
+    assert batches == [(1, 2), (1,), (3, 4), (3,), (5,)]
+
+
 def test_a_users_answer_says_who_begins_and_the_rest_follows_in_the_default_order() -> None:
     drive = Drive()
     for row_id in (1, 2, 3, 4):

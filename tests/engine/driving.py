@@ -126,6 +126,17 @@ def prefill(backend: MlxBackend, asked: Request, chunk: int = CHUNK, told: Told 
     return told
 
 
+def read_again(backend: MlxBackend, row_id: int, prompt: Sequence[int], told: Told) -> None:
+    """What the scheduler asks for after a failed forward: known tokens in chunks from 0."""
+    backend.rewind(row_id)
+    known, start = len(prompt) + len(told.tokens), 0
+    while start < known:
+        stop = min((start // CHUNK + 1) * CHUNK, known)
+        stop = known if stop >= known - 1 else stop
+        assert not backend.prefill(Prefill((PrefillPart(row_id, start, stop, last=stop == known),))).errors
+        start = stop
+
+
 def step(backend: MlxBackend, rows: dict[int, Told]) -> None:
     """One step of all these rows."""
     done = backend.decode(Decode(tuple(rows)))

@@ -9,7 +9,6 @@ import pytest
 
 from mlx_notebook.core.events import Decode, Prefill, PrefillPart, StepFailed
 from mlx_notebook.core.request import UserCode
-from mlx_notebook.engine import held
 from tests.engine.driving import Told, finish, prefill, request, run_row, step, with_backend
 from tests.engine.parity import vectors_of
 from tests.engine.tiers import QUICK_KINDS, tiered
@@ -81,27 +80,6 @@ def test_a_rows_own_failure_is_its_own(kind: str, code: Callable[[], UserCode]) 
     assert told[1].error is not None
     for at in (0, 2, 3, 4):
         check_alone(kind, rows[at], told[at], COUNT)
-
-
-def test_a_draw_that_cannot_be_computed_ends_the_rows_that_waited_for_it_and_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    draw, calls = held._draw, []
-
-    def out_of_memory_once(rows: Any, *given: Any, changed: bool) -> None:
-        calls.append(len(rows))
-        if len(calls) == 3:
-            raise MemoryError("no room for logits")
-        draw(rows, *given, changed=changed)
-
-    monkeypatch.setattr(held, "_draw", out_of_memory_once)
-    rows = [Coming(prompt) for prompt in PROMPTS]
-    rows[1] = Coming(PROMPTS[1], code=lambda: UserCode(logits_processors=(lambda _tokens, logits: logits,)))
-    told = with_backend(pair("llama"), lambda backend: run_script(backend, rows, COUNT))
-    assert told[1].error is not None
-    assert told[1].error[0] == "MemoryError: no room for logits"
-    for at in (0, 2, 3):
-        check_alone("llama", rows[at], told[at], COUNT)
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

@@ -10,7 +10,7 @@ import pytest
 
 from mlx_notebook.core.kv_scheme import KVScheme, LayerScheme
 from mlx_notebook.engine.kv.affine import AffineCache
-from tests.engine.driving import Told, prefill, request, run_row, step, with_backend
+from tests.engine.driving import Told, prefill, read_again, request, run_row, step, with_backend
 from tests.engine.parity import vectors_of
 from tests.engine.tiers import tiered
 from tests.engine.traffic import Coming, check_same, run_script
@@ -50,6 +50,14 @@ def wide(kind: str) -> tuple[Any, Any]:
         from mlx_lm.models.llama import Model, ModelArgs
 
         model = Model(ModelArgs(model_type=kind, num_hidden_layers=4, rms_norm_eps=1e-5, **common, **heads))
+    elif kind == "lfm2":
+        from mlx_lm.models.lfm2 import Model, ModelArgs
+
+        convolution: dict[str, Any] = {"conv_bias": False, "conv_L_cache": 3, "full_attn_idxs": [1, 3]}
+        blocks: dict[str, Any] = {"block_dim": 128, "block_ff_dim": 256, "block_multiple_of": 16}
+        blocks |= {"block_ffn_dim_multiplier": 1.0, "block_auto_adjust_ff_dim": True}
+        common |= {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
+        model = Model(ModelArgs(model_type=kind, num_hidden_layers=4, norm_eps=1e-5, **common, **convolution, **blocks))
     else:
         from mlx_lm.models.gemma3_text import Model, ModelArgs
 
@@ -58,7 +66,8 @@ def wide(kind: str) -> tuple[Any, Any]:
     return fill_with_noise(model, 0, 3.0), tiny_tokenizer()
 
 
-KINDS = ("llama", "gemma3_text", "qwen3_next")
+KINDS = ("llama", "gemma3_text", "lfm2", "qwen3_next")
+"""Every layer kind that keeps keys and values: full attention, sliding window, and hybrids without and with experts."""
 ROWS = [Coming(random_prompt(length, seed=at), at=at) for at, length in enumerate((3, 9, WINDOW + 2, 3 * WINDOW))]
 
 
@@ -90,6 +99,32 @@ def test_bits_in_deterministic_mode(kind: str, scheme: KVScheme) -> None:
         expected = alone(kind, row, scheme, **mode)
         assert told.tokens == expected.tokens
         for mine, theirs in zip(vectors_of(told.logprobs, VOCAB), vectors_of(expected.logprobs, VOCAB), strict=True):
+            assert np.array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("after", [2, 8])
+@pytest.mark.parametrize("scheme", tiered(SCHEMES, "later"))
+@pytest.mark.parametrize("kind", tiered(KINDS, "llama"))
+def test_bits_after_a_failed_forward(kind: str, scheme: KVScheme, after: int) -> None:
+    """What is read again is quantised where it was, also where some rows had come to the scheme's start."""
+    mode: dict[str, Any] = {"kv_scheme": scheme, "deterministic": True, "max_rows": 8}
+
+    def work(backend: MlxBackend) -> list[Told]:
+        told = [prefill(backend, request(at, row.prompt, max_tokens=COUNT, logprobs=VOCAB)) for at, row in rows]
+        running = dict(enumerate(told))
+        for _ in range(after):
+            step(backend, running)
+        for at, row in rows:
+            read_again(backend, at, row.prompt, told[at])
+        while not told[0].over:
+            step(backend, running)
+        return told
+
+    rows = list(enumerate(ROWS))
+    for (_, row), one in zip(rows, with_backend(wide(kind), work, **mode), strict=True):
+        expected = alone(kind, row, scheme, deterministic=True, max_rows=8)
+        assert one.tokens == expected.tokens
+        for mine, theirs in zip(vectors_of(one.logprobs, VOCAB), vectors_of(expected.logprobs, VOCAB), strict=True):
             assert np.array_equal(mine, theirs)
 
 

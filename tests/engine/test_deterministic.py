@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_notebook.core.events import Prefill, PrefillPart
 from mlx_notebook.core.request import UserCode
 from mlx_notebook.engine.mlx_backend import MlxBackend
 from mlx_notebook.errors import UnsupportedRequest
-from tests.engine.driving import CHUNK, Told, on_thread, prefill, request, step, with_backend
+from tests.engine.driving import CHUNK, Told, on_thread, prefill, read_again, request, step, with_backend
 from tests.engine.parity import vectors_of
 from tests.engine.tiers import QUICK_KINDS, tiered
 from tests.engine.traffic import Coming, alone, pair, run_script
@@ -95,17 +94,6 @@ def test_bits_in_half_precision(kind: str) -> None:
 
     mine = vectors([*rows, Coming(OBSERVED, at=3)], 5)
     assert all(np.array_equal(a, b) for a, b in zip(mine, vectors([Coming(OBSERVED)], 0), strict=True))
-
-
-def read_again(backend: MlxBackend, row_id: int, prompt: list[int], told: Told) -> None:
-    """What the scheduler asks for after a failed forward: known tokens in chunks from 0."""
-    backend.rewind(row_id)
-    known, start = len(prompt) + len(told.tokens), 0
-    while start < known:
-        stop = min((start // CHUNK + 1) * CHUNK, known)
-        stop = known if stop >= known - 1 else stop
-        assert not backend.prefill(Prefill((PrefillPart(row_id, start, stop, last=stop == known),))).errors
-        start = stop
 
 
 @pytest.mark.parametrize("length", [1, CHUNK, CHUNK + 1, WINDOW + 3])

@@ -131,6 +131,7 @@ class Asked:
     Attributes:
         shaken: whether a forward failed while it was open, which may end it.
         cut: whether somebody cancelled it.
+        squeezed: whether the budget sank below what it needs while it was open, which ends it if it still waits.
         ends: how often it was told to be over.
     """
 
@@ -138,6 +139,7 @@ class Asked:
     handle: Handle
     shaken: bool = False
     cut: bool = False
+    squeezed: bool = False
     ends: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -170,6 +172,8 @@ class Asked:
         if isinstance(error, RowFailed):
             assert error.result is not None
             assert error.result.generated_tokens == came
+            if self.squeezed and came == 0 and "OverBudget" in str(error):
+                return
             if self.ask.fails:
                 # A raising callback has its token; a processor fails before the token that it was asked for.
                 assert self.shaken or came == (at if conduct in ("raises", "exits") else at - 1), self.ask
@@ -188,15 +192,28 @@ class Asked:
 
 
 class Faults:
-    """Forwards of a model that are to fail after they have written into the caches."""
+    """Forwards of a model that are to fail after they have written into the caches.
+
+    Attributes:
+        pending: how many.
+    """
 
     def __init__(self) -> None:
-        self.pending = 0
+        self.pending = self._passing = 0
+        self._meant: Callable[[tuple[int, ...]], bool] = bool
 
-    def meet(self) -> None:
-        if self.pending:
-            self.pending -= 1
-            raise MemoryError("no room")
+    def fail(self, forwards: int, meant: Callable[[tuple[int, ...]], bool], *, passing: int = 0) -> None:
+        """Have so many forwards fail of those whose tokens have a shape that is `meant`, after so many that pass."""
+        self.pending, self._meant, self._passing = forwards, meant, passing
+
+    def meet(self, shape: tuple[int, ...]) -> None:
+        if not self.pending or not self._meant(shape):
+            return
+        if self._passing:
+            self._passing -= 1
+            return
+        self.pending -= 1
+        raise MemoryError("no room")
 
 
 def faltering(kind: str) -> tuple[Any, Any, Faults]:
@@ -204,9 +221,9 @@ def faltering(kind: str) -> tuple[Any, Any, Faults]:
     model, tokenizer = small(kind)
     own, faults = type(model), Faults()
 
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        logits = own.__call__(self, *args, **kwargs)
-        faults.meet()
+    def call(self: Any, tokens: mx.array, *args: Any, **kwargs: Any) -> Any:
+        logits = own.__call__(self, tokens, *args, **kwargs)
+        faults.meet(tokens.shape)
         return logits
 
     model.__class__ = type(own.__name__, (own,), {"__call__": call, "__module__": own.__module__})

@@ -278,6 +278,9 @@ class RealBatch(RuleBasedStateMachine):
     def budget_changes(self, rows: int) -> None:
         self.projected = self.served.scheduler.memory.projected
         self.budget = rows * self.served.gateway._capabilities.cost.of(60) if rows < 100 else self.served.budget
+        cost = self.served.gateway._capabilities.cost
+        for row in self.open():
+            row.squeezed |= cost.of(row.ask.length + row.ask.max_tokens) > self.budget
         self.served.set_budget(self.budget)
 
     @rule(fails=st.booleans())
