@@ -12,8 +12,6 @@ import {
   many,
   number,
   outcome,
-  SIGNS,
-  STATES,
 } from "./boardwords";
 import { drawAxis, drawRow, type Pen, prepare, type Scale, stepScale } from "./chart";
 import { DashRow } from "./dashrow";
@@ -22,7 +20,7 @@ import { Drawer, Figure, legend, onLook, tableHead } from "./parts";
 import { Roving } from "./roving";
 import { isOverRow, type RunRow } from "./run";
 import type { Choice } from "./wire";
-import { isolated } from "./words";
+import { isolated, SIGNS, STATES } from "./words";
 
 const GUTTER = 64;
 const MOST_ROWS = 200;
