@@ -27,12 +27,12 @@ export function coloursOf(root: Element): Colours {
     bg: read("bg", "#fff"),
     line: read("line", "#d8dee4"),
     hot: read("hot", "#f0e442"),
-    queued: read("queued", "#737b84"),
-    prefill: read("prefill", "#b87a00"),
+    queued: read("queued", "#676e77"),
+    prefill: read("prefill", "#966300"),
     decode: read("decode", "#0072b2"),
     finished: read("finished", "#00795b"),
     cancelled: read("cancelled", "#a8497f"),
-    failed: read("failed", "#c24f00"),
+    failed: read("failed", "#bb4b00"),
   };
 }
 
