@@ -380,13 +380,16 @@ export class TimeView {
       line.root.remove();
       this.#lines.delete(id);
     }
+    let next = this.#body.firstElementChild;
     for (const row of rows) {
       let line = this.#lines.get(row.id);
       if (!line) {
         line = new TableLine(row.id, (beside) => this.#pick(row.id, beside, -1));
         this.#lines.set(row.id, line);
-        this.#body.append(line.root);
       }
+      // In the rows' order, also those that a filter had taken away; a line in its place is not moved: it may have the focus.
+      if (line.root === next) next = next.nextElementSibling;
+      else this.#body.insertBefore(line.root, next);
       line.update(row, now, chosen.includes(row.id));
     }
   }

@@ -171,6 +171,19 @@ describe("the chart", () => {
     expect(names(view)).toBe(1);
   });
 
+  it("keeps its table in the rows' order when those that a filter had hidden come back", () => {
+    const { view, find } = shown();
+    find<HTMLDetailsElement>(".mlx-rows-table").open = true;
+    const filter = find<HTMLInputElement>(".mlx-filter");
+    const lines = (words: string) => {
+      filter.value = words;
+      view.draw();
+      return [...view.root.querySelectorAll<HTMLElement>("tr[data-line]")].map((one) => one.dataset.line);
+    };
+    expect(lines("#2")).toEqual(["2"]);
+    expect(lines("")).toEqual(["1", "2"]);
+  });
+
   it("says how many rows it does not draw", () => {
     const { b, view, find } = shown();
     const ids = Array.from({ length: 600 }, (_, i) => i + 10);

@@ -27,10 +27,17 @@ MOST_STOPS = 80
 
 
 def enter(page: Page, view: str) -> None:
-    """Stand on the one tab stop of a view."""
+    """Go to the one tab stop of a view, and from there to the first of its stops."""
     assert page.locator(f"{view} [tabindex='0']").count() == 1
     page.locator(f"{view} [tabindex='0']").focus()
-    page.keyboard.press("Home")
+    for _ in range(MOST_STOPS):
+        here = page.evaluate(NAME)
+        page.keyboard.press("ArrowLeft")
+        if page.evaluate(NAME) == here:
+            page.keyboard.press("ArrowUp")
+        if page.evaluate(NAME) == here:
+            return
+    raise AssertionError(f"there is no first stop in {view}")
 
 
 def walk_to(page: Page, name: str) -> None:
@@ -45,6 +52,12 @@ def walk_to(page: Page, name: str) -> None:
         if page.evaluate(NAME) == here:
             page.keyboard.press("ArrowDown")
     raise AssertionError(f"no way leads to {name!r}; on the way: {seen}")
+
+
+def down_to(page: Page, name: str) -> None:
+    """From a line's stop to the same stop of the next line."""
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate(NAME).startswith(name)
 
 
 def do(page: Page, name: str, key: str = "Enter") -> None:
@@ -101,6 +114,7 @@ def test_the_timeline(page: Page, lab: Lab) -> None:
     assert view.locator("tbody tr[data-line]").count() == 1
     enter(page, ".mlx-timeline")
     walk_to(page, "show only rows whose prompt")
+    page.keyboard.press("End")
     for _ in "tide 3":
         page.keyboard.press("Backspace")
     view.locator("tr[data-line='10']").wait_for()
@@ -122,7 +136,9 @@ def test_the_timeline(page: Page, lab: Lab) -> None:
     view.locator(".mlx-why-head", has_text="What did #9 do at step").wait_for()
     do(page, "Clear the marked steps")
     view.locator(".mlx-clear").wait_for(state="hidden")
-    do(page, "close row 9")
+    walk_to(page, "close row 2")
+    down_to(page, "close row 9")
+    page.keyboard.press("Enter")
     view.locator(".mlx-panel[data-line='9']").wait_for(state="detached")
     labkit.run_and_wait(page, 3)
 
@@ -146,10 +162,13 @@ def test_the_stream(page: Page, lab: Lab) -> None:
     view.locator(".mlx-row[data-line='3'][aria-selected=true]").wait_for()
     enter(page, ".mlx-stream")
     do(page, "Tokens")
+    view.locator(".mlx-row[data-line='1'] .mlx-tokens span").nth(3).wait_for()
     walk_to(page, "answer to: tide 0, token by token")
     page.keyboard.press("ArrowRight")
     view.locator(".mlx-token-facts", has_text="token 1 ").first.wait_for()
-    walk_to(page, "row 2: tide 1")
+    enter(page, ".mlx-stream")
+    walk_to(page, "row 1: tide 0")
+    down_to(page, "row 2: tide 1")
     do(page, "Cancel")
     view.locator(".mlx-row[data-line='2'][data-status=cancelled]").wait_for()
     labkit.run_and_wait(page, 3)
