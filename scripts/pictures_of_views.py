@@ -63,7 +63,9 @@ def select_two(page: Page) -> None:
     canvas, _, _, width = chart(page)
     canvas.click(position={"x": width * 0.42, "y": 10 + ROW * 7})
     canvas.click(position={"x": width * 0.42, "y": 10 + ROW * 5}, modifiers=["Shift"])
-    page.locator(".mlx-tokens span").nth(8).hover()
+    for _ in range(2):  # the first may move the text away from under the pointer
+        page.locator(".mlx-panel[data-line='8'] .mlx-tokens span").nth(1).hover()
+        page.locator(".mlx-panel[data-line='8'] .mlx-tokens .mlx-hot").wait_for()
 
 
 def select_one(page: Page) -> None:
@@ -108,8 +110,8 @@ def point_at_a_token(page: Page) -> None:
     page.wait_for_timeout(200)  # a pointer that rests asks
     page.evaluate(
         """() => {
-            const top = [[" small", -0.6], [" wild", -1.3], [" clever", -2.4]];
-            const facts = { step: 31, ms: 84.2, shared: [2, 4, 5], logprob: -0.6,
+            const top = [[" clever", -0.7], [" wild", -1.5], [" small,", -2.0]];
+            const facts = { step: 31, ms: 84.2, shared: [2, 4, 5], logprob: -2.0,
                             top: top.map(([text, logprob]) => ({ text, logprob })) };
             for (const hear of mlx.heard["msg:custom"]) hear({ kind: "token", row: 0, n: 5, facts });
         }"""

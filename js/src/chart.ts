@@ -247,7 +247,7 @@ function drawTokens(
   if (to >= from) bar(from, Math.max(from + 1, to), 0, h);
 }
 
-/** Numbers of steps under an axis, as many as fit. */
+/** Numbers of steps, or times, under an axis: as many as fit. */
 export function drawAxis(
   pen: Pen,
   run: Run,
@@ -259,25 +259,45 @@ export function drawAxis(
 ): void {
   const { colours } = pen;
   if (!run.columns) return;
+  if (time) {
+    drawTimes(pen, run, scale, y, x0, x1);
+    return;
+  }
   let last = Number.NEGATIVE_INFINITY;
   const from = Math.max(0, Math.floor(scale.column(x0)));
   const to = Math.min(run.columns - 1, Math.ceil(scale.column(x1)));
   const stride = Math.max(1, Math.floor((to - from) / 400));
   for (let c = from; c <= to; c += stride) {
     const x = scale.left(c);
-    if (x < x0 || x > x1 - 30 || x - last < (time ? 70 : 44)) continue;
-    if (!time && !run.decode[c]) continue;
-    if (
-      !time &&
-      stride === 1 &&
-      to - from < 400 &&
-      (run.step[c] as number) % nice((44 * (to - from)) / (x1 - x0))
-    )
+    if (x < x0 || x > x1 - 30 || x - last < 44) continue;
+    if (!run.decode[c]) continue;
+    if (stride === 1 && to - from < 400 && (run.step[c] as number) % nice((44 * (to - from)) / (x1 - x0)))
       continue;
-    const words = time ? seconds((run.began(c) - run.began(0)) / 1e6) : String(run.step[c]);
-    pen.text(words, x, y, colours.dim);
+    pen.text(String(run.step[c]), x, y, colours.dim);
     last = x;
   }
+}
+
+/** Times since the first step, at round ones. */
+function drawTimes(pen: Pen, run: Run, scale: Scale, y: number, x0: number, x1: number): void {
+  const zero = run.began(0);
+  const begin = scale.moment(zero, 0);
+  const perMicro = scale.moment(zero + 1, 0) - begin;
+  const micros = 70 / perMicro;
+  const power = 10 ** Math.floor(Math.log10(micros));
+  const every = ([1, 2, 5, 10].find((one) => one * power >= micros) ?? 10) * power;
+  for (let n = Math.max(0, Math.ceil((x0 - begin) / perMicro / every)); ; n++) {
+    const x = begin + n * every * perMicro;
+    if (x > x1 - 30) return;
+    pen.text(roundTime((n * every) / 1e6, every / 1e6), x, y, pen.colours.dim);
+  }
+}
+
+/** A time that is a multiple of `every` seconds, without digits that all are zero. */
+function roundTime(s: number, every: number): string {
+  if (every < 1e-3) return `${Math.round(s * 1e6)} µs`;
+  if (every < 0.1) return `${Math.round(s * 1e3)} ms`;
+  return `${s.toFixed(every < 1 ? 1 : 0)} s`;
 }
 
 function nice(n: number): number {

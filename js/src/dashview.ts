@@ -144,6 +144,7 @@ export class DashView {
           ["idle", "in the batch, not in this step"],
           ["area", "rows in a step"],
           ["dash", "rows waiting"],
+          ["meter", "memory that is held; line: the most that running rows may take"],
           ["hot", "the step that you point at"],
         ],
         (Object.keys(SIGNS) as (keyof typeof SIGNS)[]).map((status) => [
@@ -194,6 +195,7 @@ export class DashView {
     this.root.setAttribute("aria-label", `Scheduler of ${title}`);
     setText(this.#title, title);
     for (const control of [this.#pause, this.#step, this.#pace]) show(control, acts);
+    this.root.toggleAttribute("data-mute", !acts);
     show(this.#message, this.#message.textContent !== "");
     const paused = figures?.paused ?? false;
     setText(this.#pause, paused ? "▶ Resume" : "❚❚ Pause");

@@ -62,6 +62,7 @@ export class RowView {
     this.#copy.dataset.stop = "button";
     this.#cancel.dataset.stop = "button";
     this.#text.dataset.stop = "text";
+    this.#text.dir = "auto";
     this.#text.append(this.#shown);
     const state = element("span", "mlx-state", this.#mark, this.#word);
     const actions = element("span", "mlx-actions", this.#tokens, this.#copy, this.#cancel);

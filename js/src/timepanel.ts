@@ -74,6 +74,7 @@ export class RowPanel {
     }
     this.text.update({ texts: row.texts, chances: row.chances });
     show(this.text.root, row.texts.length > 0);
+    show(this.#token, row.texts.length > 0);
     show(this.#again, this.#board.acts);
     const told = `${row.status}${row.waiting}`;
     if (told !== this.#told && this.#told !== "" && (isOverRow(row) || row.status !== "queued"))

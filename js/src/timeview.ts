@@ -88,9 +88,11 @@ export class TimeView {
     const chosen = this.#chosen.get().filter((id) => run.rows.has(id));
     this.root.setAttribute("aria-label", `Timeline of ${title}`);
     setText(this.#title, title);
+    const passed = rows.length + this.#hidden;
+    const all = many(run.rows.size, "request");
     setText(
       this.#count,
-      `${many(run.rows.size, "request")}, ${many(run.columns ? this.#lastStep() : 0, "step")}${
+      `${passed < run.rows.size ? `${number(passed)} of ${all}` : all}, ${many(run.columns ? this.#lastStep() : 0, "step")}${
         this.#hidden ? `; ${many(this.#hidden, "older row")} not drawn: filter to see them` : ""
       }`,
     );
@@ -135,7 +137,7 @@ export class TimeView {
       });
     }
     this.#filter.type = "search";
-    this.#filter.placeholder = "Filter: words or #number";
+    this.#filter.placeholder = "words or #number";
     this.#filter.setAttribute(
       "aria-label",
       "show only rows whose prompt has these words, or whose number is this",

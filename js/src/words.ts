@@ -106,7 +106,9 @@ export function cameWords(n: number, ms: number): string {
 
 /** What else a token might have been. */
 export function candidateWords(top: readonly { text: string; logprob: number }[]): string {
-  return `candidates: ${top.map((one) => `“${isolated(one.text)}” ${percent(Math.exp(one.logprob))}`).join(", ")}`;
+  // A token's own first space keeps to its quotation mark, whatever the line's length.
+  const quoted = (text: string) => `“${isolated(text.replace(/^ /, "\u00a0"))}”`;
+  return `candidates: ${top.map((one) => `${quoted(one.text)} ${percent(Math.exp(one.logprob))}`).join(", ")}`;
 }
 
 /** A text that cannot turn around what stands beside it, whichever way it is written. */

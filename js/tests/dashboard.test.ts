@@ -154,6 +154,7 @@ describe("the legend", () => {
       "idle",
       "area",
       "dash",
+      "meter",
       "hot",
     ]);
   });

@@ -194,7 +194,7 @@ describe("the chart", () => {
     );
     find<HTMLInputElement>(".mlx-filter").value = "#1";
     view.draw();
-    expect(find(".mlx-bar .mlx-num").textContent).toBe("602 requests, 2 steps");
+    expect(find(".mlx-bar .mlx-num").textContent).toBe("1 of 602 requests, 2 steps");
   });
 
   it("puts a second row beside the first with Shift, and compares them", () => {

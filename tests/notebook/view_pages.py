@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mlx_notebook.core.results import TokenLogprob
 from mlx_notebook.notebook.dashboard_widget import Dashboard
 from mlx_notebook.notebook.run_page import run_page
 from mlx_notebook.notebook.static_html import frozen_bundle, standalone_page
@@ -34,7 +35,7 @@ def run(turns: int = 45, **figures: Any) -> FakeFeed:
 
 def failed_run() -> FakeFeed:
     """A run with a row that failed."""
-    feed = run(78)
+    feed = run(78, tokens_per_s=0.0, kv_bytes=0, kv_projected_bytes=0)
     table = feed.body["requests"]
     table["status"][6], table["note"][6] = "failed", "failed: ValueError: my_processor returned logits of shape (3,)"
     return feed
@@ -60,6 +61,9 @@ def overwritten_run() -> FakeFeed:
     ends = body["requests"]["end"]
     keep = [i for i, end in enumerate(ends) if end < 0 or end > begin]
     body["requests"] = {column: [values[i] for i in keep] for column, values in body["requests"].items()}
+    known, titles = set(body["requests"]["id"]), body["titles"]
+    keep = [i for i, row in enumerate(titles["id"]) if row in known]
+    body["titles"] = {column: [values[i] for i in keep] for column, values in titles.items()}
     return feed
 
 
@@ -119,12 +123,24 @@ def frozen_stream(*rows: FakeRow) -> str:
     return standalone_page(frozen_bundle(rows, title="smollm2", metadata={})[0]["text/html"], title="smollm2")
 
 
-def one_row() -> FakeRow:
-    """A row in the middle of its answer."""
-    row = FakeRow("Tell me about a fox, and say where it lives, what it eats, and whom it fears")
-    for word in FOX.split():
+class SurprisingRow(FakeRow):
+    """A row whose tokens were as expected, or less so, in turn."""
+
+    def logprobs_so_far(self, after: int = 0, /) -> list[TokenLogprob]:
+        chances = (-0.02, -0.4, -0.05, -1.1, -2.0, -0.6)
+        return [TokenLogprob(n, chances[n % len(chances)]) for n in range(len(self.pieces()))][after:]
+
+
+def said(row: FakeRow, text: str) -> FakeRow:
+    """The row, having said the text a word at a time."""
+    for word in text.split():
         row.say(f" {word}" if row.text_so_far else word)
     return row
+
+
+def one_row() -> FakeRow:
+    """A row in the middle of its answer."""
+    return said(SurprisingRow("Tell me about a fox, and say where it lives, what it eats, and whom it fears"), FOX)
 
 
 def waiting_row() -> FakeRow:
@@ -160,11 +176,11 @@ def many_rows() -> list[FakeRow]:
     """A row in each state."""
     rows = [one_row(), reading_row(), waiting_row(), FakeRow("Name three rivers"), FakeRow("Write a haiku")]
     rows += [FakeRow("What is 7 x 8?"), thinking_row()]
-    rows[3].say("The Nile, the Danube and the Amazon are three rivers that")
+    said(rows[3], "The Nile, the Danube and the Amazon are three rivers that")
     rows[3].finish("max_tokens")
-    rows[4].say("Autumn moonlight")
+    said(rows[4], "Autumn moonlight")
     rows[4].end_cancelled()
-    rows[5].say("7 x")
+    said(rows[5], "7 x")
     rows[5].fail("ValueError: my_processor returned logits of shape (3,), expected (1, 49152)")
     return rows
 
