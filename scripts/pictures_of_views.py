@@ -178,7 +178,7 @@ def shoot(browser: Browser, name: str, path: pathlib.Path, act: Callable[[Page],
     for width_name, width in WIDTHS.items():
         for scheme in ("light", "dark"):
             context = browser.new_context(
-                viewport={"width": width, "height": 700}, color_scheme=scheme, reduced_motion="reduce"
+                viewport={"width": width, "height": 1600}, color_scheme=scheme, reduced_motion="reduce"
             )
             page = context.new_page()
             page.goto(path.as_uri())

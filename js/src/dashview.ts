@@ -144,7 +144,7 @@ export class DashView {
           ["idle", "in the batch, not in this step"],
           ["area", "rows in a step"],
           ["dash", "rows waiting"],
-          ["meter", "memory that is held; line: the most that running rows may take"],
+          ["meter", "memory: held now, and at most (the line)"],
           ["hot", "the step that you point at"],
         ],
         (Object.keys(SIGNS) as (keyof typeof SIGNS)[]).map((status) => [
@@ -171,7 +171,7 @@ export class DashView {
     const cells: [string, string, string][] = [
       ["row", "mlx-left", MEANINGS.row],
       ["state", "mlx-left", ""],
-      ["prompt, and why it waits", "mlx-wide", ""],
+      ["prompt, and why", "mlx-wide", "What was asked; below it why the row waits, or how it ended"],
       ["prompt", "mlx-more", "Tokens of the prompt"],
       ["answer", "", MEANINGS.answer],
       ["waited", "mlx-more", MEANINGS.waited],

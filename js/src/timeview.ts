@@ -358,7 +358,7 @@ export class TimeView {
       ["waited", waited(a, now), waited(b, now)],
       ["first token after", firstToken(a) || "–", firstToken(b) || "–"],
       ["each token", eachToken(a, now) || "–", eachToken(b, now) || "–"],
-      ["prompt from the cache", `${a.cached} of ${a.promptTokens}`, `${b.cached} of ${b.promptTokens}`],
+      ["prompt from the cache", cachedOf(a), cachedOf(b)],
       ["steps that both were in", String(shared), String(shared)],
     ];
     const words = lines.map((line) => line.join("\t")).join("\n");
@@ -395,6 +395,10 @@ export class TimeView {
       line.update(row, now, chosen.includes(row.id));
     }
   }
+}
+
+function cachedOf(row: RunRow): string {
+  return `${number(row.cached)} of ${number(row.promptTokens)}`;
 }
 
 class TableLine {

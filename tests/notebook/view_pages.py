@@ -61,9 +61,10 @@ def overwritten_run() -> FakeFeed:
     ends = body["requests"]["end"]
     keep = [i for i, end in enumerate(ends) if end < 0 or end > begin]
     body["requests"] = {column: [values[i] for i in keep] for column, values in body["requests"].items()}
-    known, titles = set(body["requests"]["id"]), body["titles"]
-    keep = [i for i, row in enumerate(titles["id"]) if row in known]
-    body["titles"] = {column: [values[i] for i in keep] for column, values in titles.items()}
+    known = set(body["requests"]["id"])
+    for name, key in (("titles", "id"), ("texts", "row")):
+        keep = [i for i, row in enumerate(body[name][key]) if row in known]
+        body[name] = {column: [values[i] for i in keep] for column, values in body[name].items()}
     return feed
 
 
