@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 
 SECONDS = int(os.environ.get("MLX_NOTEBOOK_LOAD_SECONDS", "20"))
 ROWS, STEPS_A_SECOND = 64, 88
-"""A paced step rests its share of the second and then works, so that 88 paced steps are about 80 in fact: 5,120 tokens."""
+"""A paced step rests, then works: 88 of them are about 80 in a second that passes, and 80 are 5,120 tokens."""
 TOKENS = SECONDS * STEPS_A_SECOND
 SAID = [word.strip() for word in WORDS]
 
