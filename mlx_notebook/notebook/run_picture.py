@@ -187,7 +187,9 @@ def _label(axes: Axes, rows: Sequence[Mapping[str, Any]], title: str) -> None:
         Patch(color=STATES["prefill"], label="reading the prompt"),
         Patch(color=STATES["decode"], label="writing"),
     ]
-    axes.figure.legend(handles=marks, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    endings = {str(row["status"]) for row in rows if row["end"] >= 0}
+    marks += [Patch(alpha=0, label=f"{sign} {state}") for state, sign in SIGNS.items() if state in endings]
+    axes.figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), fontsize=8, frameon=False)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
 
