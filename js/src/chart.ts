@@ -266,16 +266,27 @@ export function drawAxis(
   let last = Number.NEGATIVE_INFINITY;
   const from = Math.max(0, Math.floor(scale.column(x0)));
   const to = Math.min(run.columns - 1, Math.ceil(scale.column(x1)));
-  const stride = Math.max(1, Math.floor((to - from) / 400));
-  for (let c = from; c <= to; c += stride) {
-    const x = scale.left(c);
-    if (x < x0 || x > x1 - 30 || x - last < 44) continue;
-    if (!run.decode[c]) continue;
-    if (stride === 1 && to - from < 400 && (run.step[c] as number) % nice((44 * (to - from)) / (x1 - x0)))
-      continue;
-    pen.text(String(run.step[c]), x, y, colours.dim);
+  const every = nice((44 * (to - from)) / (x1 - x0));
+  const final = run.step[to] as number;
+  for (let step = Math.ceil((run.step[from] as number) / every) * every; step <= final; step += every) {
+    // The first column of a step is its decoding; chunks after it bear its number too.
+    const column = firstAtLeast(run.step, step);
+    const x = scale.left(column);
+    if (!run.decode[column] || x < x0 || x > x1 - 30 || x - last < 44) continue;
+    pen.text(String(step), x, y, colours.dim);
     last = x;
   }
+}
+
+function firstAtLeast(sorted: ArrayLike<number>, value: number): number {
+  let low = 0;
+  let high = sorted.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if ((sorted[middle] as number) < value) low = middle + 1;
+    else high = middle;
+  }
+  return low;
 }
 
 /** Times since the first step, at round ones. */
