@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from mlx_notebook.core.recording import RequestTrace
 
 STATES = {
-    "queued": "#737b84",
-    "prefill": "#b87a00",
+    "queued": "#676e77",
+    "prefill": "#966300",
     "decode": "#0072b2",
     "finished": "#00795b",
     "cancelled": "#a8497f",
-    "failed": "#c24f00",
+    "failed": "#bb4b00",
 }
 """Colour of each state, as in the views (`js/src/palette.css`)."""
 
@@ -118,7 +118,7 @@ def occupancy(run: Any, ax: Axes | None = None) -> Axes:
         [(at - began) / 1e9 for at, _ in marks],
         [rate for _, rate in marks],
         where="post",
-        color="#c24f00",
+        color=STATES["failed"],
         linewidth=1.2,
         label="tokens per second (right)",
     )

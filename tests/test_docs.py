@@ -27,6 +27,12 @@ def test_links_lead_somewhere(document: Path) -> None:
     assert [target for target in local if not (document.parent / target).exists()] == []
 
 
+def test_the_page_of_pictures_has_every_picture_of_the_views() -> None:
+    page = (CHECKOUT / "docs" / "views.md").read_text(encoding="utf-8")
+    shown = {target for target in LINK.findall(page) if target.endswith(".png")}
+    assert shown == {f"images/views/{file.name}" for file in (CHECKOUT / "docs/images/views").iterdir()}
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
 def test_python_in_the_documents_compiles(document: Path) -> None:
     for block in PYTHON.findall(document.read_text(encoding="utf-8")):

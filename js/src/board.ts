@@ -2,8 +2,11 @@
 
 import type { AnyModel } from "@anywidget/types";
 import type { Asked, Body, Figures, FromKernel, Snapshot, ToKernel, Traits, Why } from "./boardwire";
-import { ANSWER_MS } from "./cancel";
+import { ANSWER_MS, anyNumber } from "./cancel";
 import { Run } from "./run";
+
+/** A page that waits for a history asks for it again, should what it asked or was sent have been lost. */
+const AGAIN_MS = 900;
 
 export type AskState = "asked" | "silent" | "done" | "refused";
 export type Told = (state: AskState, value: unknown, error: string) => void;
@@ -22,7 +25,10 @@ export class Board {
   #seq = -1;
   #waits = true;
   #parts: Body[] = [];
-  #ask = 0;
+  /** When anything of the history was asked for or came. */
+  #askedAt = performance.now();
+  #closed = false;
+  #ask = anyNumber();
   #asks = new Map<number, { told: Told; timer: ReturnType<typeof setTimeout> }>();
   #listeners = new Set<() => void>();
   #send: (message: ToKernel) => void;
@@ -36,6 +42,12 @@ export class Board {
     return () => this.#listeners.delete(listener);
   }
 
+  /** How far the first history is: here, under way, or nothing heard for a while. */
+  get history(): "here" | "coming" | "silent" {
+    if (!this.#waits || this.lost) return "here";
+    return performance.now() - this.#askedAt > AGAIN_MS ? "silent" : "coming";
+  }
+
   /** Whether the kernel can be asked to act. */
   get acts(): boolean {
     return this.live && !this.final && !this.lost;
@@ -47,11 +59,15 @@ export class Board {
     this.final = snapshot.final;
     this.lost = false;
     if (snapshot.figures) this.figures = snapshot.figures;
-    if (snapshot.body) this.#begin([snapshot.body]);
+    if (snapshot.body) {
+      this.#begin([snapshot.body]);
+      this.#waits = false;
+    }
     this.tell();
   }
 
   hear(message: FromKernel): void {
+    if (this.#closed) return;
     if (message.kind === "delta") this.#delta(message);
     else if (message.kind === "history") this.#history(message);
     else if (message.kind === "ack") this.#heard(message.ask);
@@ -67,6 +83,7 @@ export class Board {
 
   /** Ask the kernel; `told` hears "asked" at once, "silent" when half a second brought no ack, and the answer. */
   ask(asked: Asked, told: Told): void {
+    if (this.#closed) return;
     this.#ask += 1;
     const ask = this.#ask;
     const timer = setTimeout(() => told("silent", null, ""), ANSWER_MS);
@@ -94,15 +111,27 @@ export class Board {
     });
   }
 
+  /** Nobody looks any more: no question is open, none is asked. */
+  close(): void {
+    this.#closed = true;
+    for (const { timer } of this.#asks.values()) clearTimeout(timer);
+    this.#asks.clear();
+  }
+
   tell(): void {
     for (const listener of this.#listeners) listener();
   }
 
   #delta(message: { seq: number } & Body): void {
-    if (this.#waits || message.seq <= this.#seq) return;
+    // Nothing comes between the parts of a history: the rest of it was lost.
+    if (this.#parts.length) this.#askAnew();
+    if (this.#waits) {
+      if (this.history === "silent") this.#askAnew();
+      return;
+    }
+    if (message.seq <= this.#seq) return;
     if (message.seq !== this.#seq + 1) {
-      this.#waits = true;
-      this.#send({ kind: "resync", buffers: false });
+      this.#askAnew();
       return;
     }
     this.#seq = message.seq;
@@ -110,14 +139,25 @@ export class Board {
   }
 
   #history(message: { seq: number; part: number; parts: number } & Body): void {
+    this.#askedAt = performance.now();
     if (message.part === 0) this.#parts = [];
-    if (message.part !== this.#parts.length) return;
+    if (message.part !== this.#parts.length) {
+      if (this.#parts.length) this.#askAnew();
+      return;
+    }
     this.#parts.push(message);
     if (this.#parts.length < message.parts) return;
     this.#begin(this.#parts);
     this.#parts = [];
     this.#seq = message.seq;
     this.#waits = false;
+  }
+
+  #askAnew(): void {
+    this.#waits = true;
+    this.#parts = [];
+    this.#askedAt = performance.now();
+    this.#send({ kind: "resync", buffers: false });
   }
 
   /** Everything anew, from parts that may each hold any of it. */
@@ -185,6 +225,7 @@ export function connect(model: AnyModel<Traits>, page: string, signal: AbortSign
     model.off("msg:custom", onMessage);
     model.off("change:snapshot", onSnapshot);
     model.off("comm_live_update", onLoss);
+    board.close();
   });
   onSnapshot();
   send({ kind: "hello", page, buffers: false });

@@ -6,8 +6,9 @@ import type { Traits } from "./boardwire";
 import { page, present } from "./parts";
 import type { Choice } from "./wire";
 
-/** The rows that are chosen and the steps that are marked: the kernel has them too. */
+/** The rows that are chosen and the first and last step that are marked: the kernel has them too. */
 export interface Choices extends Choice {
+  brushed(): number[];
   brush(steps: number[]): void;
 }
 
@@ -27,6 +28,7 @@ export function boardWidget(view: (board: Board, chosen: Choices, ending: AbortS
 
       render({ model, el }: RenderProps<Traits>) {
         board ??= connect(model, page, undefined);
+        const known = board;
         const ending = new AbortController();
         const share = (name: "selected" | "brush") => (numbers: number[]) => {
           model.set(name, numbers);
@@ -35,16 +37,19 @@ export function boardWidget(view: (board: Board, chosen: Choices, ending: AbortS
         const chosen = {
           get: () => model.get("selected") ?? [],
           set: share("selected"),
+          brushed: () => model.get("brush") ?? [],
           brush: share("brush"),
         };
-        const shown = view(board, chosen, ending.signal);
+        const shown = view(known, chosen, ending.signal);
         const onChosen = () => shown.chosenChanged();
         model.on("change:selected", onChosen);
+        model.on("change:brush", onChosen);
         el.append(shown.root);
         shown.draw();
-        present(model, shown.root, ending.signal);
+        present(model, shown.root, ending.signal, () => known.history);
         return () => {
           model.off("change:selected", onChosen);
+          model.off("change:brush", onChosen);
           ending.abort();
         };
       },

@@ -83,6 +83,7 @@ export interface Snapshot {
 export type FromKernel =
   | ({ kind: "delta"; seq: number } & Body)
   | ({ kind: "history"; seq: number; part: number; parts: number } & Body)
+  | { kind: "who" }
   | { kind: "ack"; ask: number }
   | { kind: "answer"; ask: number; ok: boolean; value: unknown; error: string };
 
@@ -110,6 +111,7 @@ export type ToKernel =
   | { kind: "view"; page: string; view: string; on: boolean }
   | { kind: "visible"; view: string; on: boolean }
   | { kind: "selection"; view: string; active: boolean }
+  | { kind: "here"; view: string }
   | { kind: "gone"; view: string }
   | { kind: "resync"; buffers: false }
   | ({ kind: "ask"; ask: number } & Asked);

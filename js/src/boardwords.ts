@@ -7,25 +7,6 @@ import type { RunRow } from "./run";
 
 const count = new Intl.NumberFormat("en");
 
-export const SIGNS = {
-  queued: "○",
-  prefill: "◐",
-  decode: "●",
-  finished: "✓",
-  cancelled: "⊘",
-  failed: "!",
-} as const;
-
-/** States as a reader says them; the word of the program stays in it. */
-export const STATES = {
-  queued: "queued",
-  prefill: "reading prompt",
-  decode: "writing",
-  finished: "finished",
-  cancelled: "cancelled",
-  failed: "failed",
-} as const;
-
 /** What the heads of the tables mean. */
 export const MEANINGS = {
   row: "The request's number",

@@ -4,9 +4,17 @@ export const ANSWER_MS = 500;
 
 export type Answer = "asked" | "heard" | "silent";
 
+/**
+ * Where a page begins to number its questions: all pages of a widget hear all answers, and must not take one
+ * another's for their own.
+ */
+export function anyNumber(): number {
+  return Math.floor(Math.random() * 2 ** 40);
+}
+
 /** Asks of one widget. The kernel acknowledges each; a busy one without subshells cannot. */
 export class Cancels {
-  #last = 0;
+  #last = anyNumber();
   #waiting = new Map<number, (answer: Answer) => void>();
   #send: (ask: number, rows: number[]) => void;
 

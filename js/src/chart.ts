@@ -27,12 +27,12 @@ export function coloursOf(root: Element): Colours {
     bg: read("bg", "#fff"),
     line: read("line", "#d8dee4"),
     hot: read("hot", "#f0e442"),
-    queued: read("queued", "#737b84"),
-    prefill: read("prefill", "#b87a00"),
+    queued: read("queued", "#676e77"),
+    prefill: read("prefill", "#966300"),
     decode: read("decode", "#0072b2"),
     finished: read("finished", "#00795b"),
     cancelled: read("cancelled", "#a8497f"),
-    failed: read("failed", "#c24f00"),
+    failed: read("failed", "#bb4b00"),
   };
 }
 
@@ -247,7 +247,7 @@ function drawTokens(
   if (to >= from) bar(from, Math.max(from + 1, to), 0, h);
 }
 
-/** Numbers of steps under an axis, as many as fit. */
+/** Numbers of steps, or times, under an axis: as many as fit. */
 export function drawAxis(
   pen: Pen,
   run: Run,
@@ -259,25 +259,56 @@ export function drawAxis(
 ): void {
   const { colours } = pen;
   if (!run.columns) return;
+  if (time) {
+    drawTimes(pen, run, scale, y, x0, x1);
+    return;
+  }
   let last = Number.NEGATIVE_INFINITY;
   const from = Math.max(0, Math.floor(scale.column(x0)));
   const to = Math.min(run.columns - 1, Math.ceil(scale.column(x1)));
-  const stride = Math.max(1, Math.floor((to - from) / 400));
-  for (let c = from; c <= to; c += stride) {
-    const x = scale.left(c);
-    if (x < x0 || x > x1 - 30 || x - last < (time ? 70 : 44)) continue;
-    if (!time && !run.decode[c]) continue;
-    if (
-      !time &&
-      stride === 1 &&
-      to - from < 400 &&
-      (run.step[c] as number) % nice((44 * (to - from)) / (x1 - x0))
-    )
-      continue;
-    const words = time ? seconds((run.began(c) - run.began(0)) / 1e6) : String(run.step[c]);
-    pen.text(words, x, y, colours.dim);
+  const every = nice((44 * (to - from)) / (x1 - x0));
+  const final = run.step[to] as number;
+  for (let step = Math.ceil((run.step[from] as number) / every) * every; step <= final; step += every) {
+    // The first column of a step is its decoding; chunks after it bear its number too.
+    const column = firstAtLeast(run.step, step);
+    const x = scale.left(column);
+    if (!run.decode[column] || x < x0 || x > x1 - 30 || x - last < 44) continue;
+    pen.text(String(step), x, y, colours.dim);
     last = x;
   }
+}
+
+function firstAtLeast(sorted: ArrayLike<number>, value: number): number {
+  let low = 0;
+  let high = sorted.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if ((sorted[middle] as number) < value) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/** Times since the first step, at round ones. */
+function drawTimes(pen: Pen, run: Run, scale: Scale, y: number, x0: number, x1: number): void {
+  const zero = run.began(0);
+  const begin = scale.moment(zero, 0);
+  const perMicro = scale.moment(zero + 1, 0) - begin;
+  const micros = 70 / perMicro;
+  const power = 10 ** Math.floor(Math.log10(micros));
+  const every = ([1, 2, 5, 10].find((one) => one * power >= micros) ?? 10) * power;
+  for (let n = Math.max(0, Math.ceil((x0 - begin) / perMicro / every)); ; n++) {
+    const x = begin + n * every * perMicro;
+    if (x > x1 - 30) return;
+    pen.text(roundTime((n * every) / 1e6, every / 1e6), x, y, pen.colours.dim);
+  }
+}
+
+/** A time that is a multiple of `every` seconds, without digits that all are zero. */
+function roundTime(s: number, every: number): string {
+  if (every < 1e-3) return `${Math.round(s * 1e6)} µs`;
+  if (every < 0.1) return `${Math.round(s * 1e3)} ms`;
+  return `${s.toFixed(every < 1 ? 1 : 0)} s`;
 }
 
 function nice(n: number): number {

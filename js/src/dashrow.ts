@@ -2,10 +2,11 @@
 
 import type { AskState, Board } from "./board";
 import type { Asked } from "./boardwire";
-import { answerTokens, doing, eachToken, firstToken, number, SIGNS, STATES, waited } from "./boardwords";
+import { answerTokens, doing, eachToken, firstToken, number, waited } from "./boardwords";
 import { button, element, setText, show } from "./dom";
 import { Cell } from "./parts";
 import { isOverRow, type RunRow } from "./run";
+import { SIGNS, STATES, statusWords } from "./words";
 
 export const MORE_TOKENS = 64;
 
@@ -80,6 +81,7 @@ export class DashRow {
       this.root.dataset.status = row.status;
       this.#sign.textContent = SIGNS[row.status];
       this.#word.textContent = STATES[row.status];
+      this.#word.title = statusWords(row.status);
     }
     this.#priority = row.priority;
     setText(this.#prompt, row.title);

@@ -12,8 +12,6 @@ import {
   many,
   number,
   outcome,
-  SIGNS,
-  STATES,
 } from "./boardwords";
 import { drawAxis, drawRow, type Pen, prepare, type Scale, stepScale } from "./chart";
 import { DashRow } from "./dashrow";
@@ -22,7 +20,7 @@ import { Drawer, Figure, legend, onLook, tableHead } from "./parts";
 import { Roving } from "./roving";
 import { isOverRow, type RunRow } from "./run";
 import type { Choice } from "./wire";
-import { isolated } from "./words";
+import { isolated, SIGNS, STATES } from "./words";
 
 const GUTTER = 64;
 const MOST_ROWS = 200;
@@ -146,6 +144,7 @@ export class DashView {
           ["idle", "in the batch, not in this step"],
           ["area", "rows in a step"],
           ["dash", "rows waiting"],
+          ["meter", "memory: held now, and at most (the line)"],
           ["hot", "the step that you point at"],
         ],
         (Object.keys(SIGNS) as (keyof typeof SIGNS)[]).map((status) => [
@@ -172,7 +171,7 @@ export class DashView {
     const cells: [string, string, string][] = [
       ["row", "mlx-left", MEANINGS.row],
       ["state", "mlx-left", ""],
-      ["prompt, and why it waits", "mlx-wide", ""],
+      ["prompt, and why", "mlx-wide", "What was asked; below it why the row waits, or how it ended"],
       ["prompt", "mlx-more", "Tokens of the prompt"],
       ["answer", "", MEANINGS.answer],
       ["waited", "mlx-more", MEANINGS.waited],
@@ -196,6 +195,7 @@ export class DashView {
     this.root.setAttribute("aria-label", `Scheduler of ${title}`);
     setText(this.#title, title);
     for (const control of [this.#pause, this.#step, this.#pace]) show(control, acts);
+    this.root.toggleAttribute("data-mute", !acts);
     show(this.#message, this.#message.textContent !== "");
     const paused = figures?.paused ?? false;
     setText(this.#pause, paused ? "▶ Resume" : "❚❚ Pause");

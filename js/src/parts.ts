@@ -1,9 +1,9 @@
 // Parts that the dashboard and the timeline share: a figure, a legend, a once-a-frame drawer, a page's presence.
 
 import type { AnyModel } from "@anywidget/types";
-import type { ToKernel, Traits } from "./boardwire";
+import type { FromKernel, ToKernel, Traits } from "./boardwire";
 import { element, setText } from "./dom";
-import { pageIsSeen, watch } from "./presence";
+import { askUntilHeard, pageIsSeen, watch } from "./presence";
 
 /** Another load of the page, or another frame of it, has another time of origin. */
 export const page = String(performance.timeOrigin);
@@ -15,7 +15,12 @@ let views = 0;
  * kernel would hold back what they paused for ever; one that the browser kept and shows again brings them back.
  * (A stream's view says no such thing: its widget must outlive a reload, which closing would take from it.)
  */
-export function present(model: AnyModel<Traits>, root: HTMLElement, signal: AbortSignal): void {
+export function present(
+  model: AnyModel<Traits>,
+  root: HTMLElement,
+  signal: AbortSignal,
+  history: () => "here" | "coming" | "silent",
+): void {
   views += 1;
   const view = `${page}/${views}`;
   const send = (message: ToKernel) => {
@@ -34,7 +39,18 @@ export function present(model: AnyModel<Traits>, root: HTMLElement, signal: Abor
     if (told) send({ kind: "gone", view });
     told = false;
   };
+  const comeAgain = () => {
+    send({ kind: "hello", page, buffers: false });
+    come();
+  };
+  // Another page came: the kernel takes it for a reload of this one, unless this one says that it is still there.
+  const answer = (message: FromKernel) => {
+    if (message.kind === "who" && told) send({ kind: "here", view });
+  };
+  model.on("msg:custom", answer);
+  signal.addEventListener("abort", () => model.off("msg:custom", answer));
   come();
+  askUntilHeard(history, comeAgain, signal);
   watch(
     root,
     {
@@ -47,9 +63,7 @@ export function present(model: AnyModel<Traits>, root: HTMLElement, signal: Abor
   window.addEventListener(
     "pageshow",
     (event) => {
-      if (!event.persisted) return;
-      send({ kind: "hello", page, buffers: false });
-      come();
+      if (event.persisted) comeAgain();
     },
     { signal },
   );

@@ -1,5 +1,28 @@
 // Tells the kernel whether a view can be seen, and whether a reader has a selection in it.
 
+const ASK_MS = 1000;
+const ASK_TIMES = 120;
+
+/**
+ * Asks every second while nothing is heard, till all is here. The first messages of a page may wait behind a cell
+ * that blocks: the front end opens a line of their own for them (a subshell) only once they are on their way.
+ */
+export function askUntilHeard(
+  state: () => "here" | "coming" | "silent",
+  ask: () => void,
+  signal: AbortSignal,
+): void {
+  let left = ASK_TIMES;
+  const again = setInterval(() => {
+    const now = state();
+    if (now === "here" || left === 0) clearInterval(again);
+    if (now !== "silent" || left === 0) return;
+    left -= 1;
+    ask();
+  }, ASK_MS);
+  signal.addEventListener("abort", () => clearInterval(again));
+}
+
 export interface Presence {
   visible(on: boolean): void;
   selection(active: boolean): void;

@@ -38,11 +38,16 @@ export class Roving {
     return this.#all().filter((stop) => !stop.hidden);
   }
 
-  /** The first stop inside the row that the current one stood in; else the row itself, if it is one. */
+  /** The stop beside the current one inside the row that it stood in, rather the one before it; else the row itself. */
   #neighbour(stops: HTMLElement[]): HTMLElement | undefined {
-    const row = this.#current?.closest(".mlx-row, [data-line]");
-    const near = stops.filter((stop) => row?.contains(stop));
-    return near.find((stop) => stop !== row) ?? near[0];
+    const gone = this.#current;
+    const row = gone?.closest<HTMLElement>(".mlx-row, [data-line]");
+    if (!gone || !row) return undefined;
+    const near = stops.filter((stop) => stop !== row && row.contains(stop));
+    const before = near.filter(
+      (stop) => gone.compareDocumentPosition(stop) & Node.DOCUMENT_POSITION_PRECEDING,
+    );
+    return before.at(-1) ?? near[0] ?? stops.find((stop) => stop === row);
   }
 
   #enter(target: EventTarget | null): void {

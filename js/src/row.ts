@@ -5,10 +5,7 @@ import { copyText } from "./clipboard";
 import { button, element, setText, show } from "./dom";
 import { TokenText } from "./tokentext";
 import { isOver, type RowState, type TokenFacts } from "./wire";
-import { figures, prelude, tokenWords } from "./words";
-
-/** Drawn marks differ in shape too: colour is never alone. */
-const MARKS = { queued: "○", prefill: "◐", decode: "●", finished: "✓", cancelled: "⊘", failed: "!" } as const;
+import { figures, prelude, SIGNS, STATES, statusWords, tokenWords } from "./words";
 
 const STILL_AT_BOTTOM_PX = 24;
 const COPIED_MS = 1500;
@@ -65,6 +62,7 @@ export class RowView {
     this.#copy.dataset.stop = "button";
     this.#cancel.dataset.stop = "button";
     this.#text.dataset.stop = "text";
+    this.#text.dir = "auto";
     this.#text.append(this.#shown);
     const state = element("span", "mlx-state", this.#mark, this.#word);
     const actions = element("span", "mlx-actions", this.#tokens, this.#copy, this.#cancel);
@@ -93,8 +91,9 @@ export class RowView {
   update(row: RowState, live: boolean): void {
     this.#row = row;
     this.root.dataset.status = row.status;
-    setText(this.#mark, MARKS[row.status]);
-    setText(this.#word, row.status);
+    setText(this.#mark, SIGNS[row.status]);
+    setText(this.#word, STATES[row.status]);
+    this.#word.title = statusWords(row.status);
     setText(this.#prompt, row.prompt);
     this.#prompt.title = row.prompt;
     setText(this.#figures, figures(row));

@@ -229,6 +229,17 @@ export class Run {
     return Run.search(this.at, time + 1);
   }
 
+  /** The columns of the decode steps from one number to another, of those that there are. */
+  columnsOfSteps(from: number | undefined, to: number | undefined): [number, number] | null {
+    if (from === undefined || to === undefined) return null;
+    // A chunk has the number of the step before it.
+    let first = Run.search(this.step, from);
+    let last = Run.search(this.step, to + 1) - 1;
+    while (first < last && !this.decode[first]) first += 1;
+    while (last > first && !this.decode[last]) last -= 1;
+    return first <= last ? [first, last] : null;
+  }
+
   /** Which column was under way at a time, and the share of it that had passed. */
   columnAt(time: number): number {
     const i = Run.search(this.at, time);

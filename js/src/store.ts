@@ -5,36 +5,45 @@ import type { RowNews, RowState, Snapshot, TokenFacts, TokenNews } from "./wire"
 /** Told which row changed, or null when everything may have. */
 export type Listener = (row: number | null) => void;
 
+/** Told what the kernel knows of a row's n-th token (from 1) that some view asked about. */
+export type TokenListener = (row: number, n: number, facts: TokenFacts | null) => void;
+
 export class Store {
   rows: RowState[];
   title: string;
   final: boolean;
   /** Whether the kernel that fed these rows is gone. */
   lost = false;
-  /** Whether texts can be had token by token. */
-  traced: boolean;
-  /** Told what the kernel knows of a token that was asked about. */
-  onToken: (row: number, n: number, facts: TokenFacts | null) => void = () => {};
-  /** Asks for a row's tokens from its first on. */
-  askTokens: (row: number) => void = () => {};
-  /** How many views show a row token by token; and of which rows the tokens from the first on are awaited. */
-  #followers = new Map<number, number>();
+  /** Asks for a row's tokens from its first on, for one of the views that show them. */
+  askTokens: (row: number, view: string) => void = () => {};
+  /** Which views show a row token by token; and of which rows the tokens from the first on are awaited. */
+  #followers = new Map<number, Set<string>>();
   #awaited = new Set<number>();
   #seq: number;
   #waitsForSnapshot = false;
   #listeners = new Set<Listener>();
+  #tokenListeners = new Set<TokenListener>();
 
   constructor(snapshot: Snapshot) {
     this.rows = snapshot.rows.map((row) => ({ ...row }));
     this.title = snapshot.title;
     this.final = snapshot.final;
-    this.traced = snapshot.traced ?? false;
     this.#seq = snapshot.seq;
   }
 
   subscribe(listener: Listener): () => void {
     this.#listeners.add(listener);
     return () => this.#listeners.delete(listener);
+  }
+
+  /** A store has many views: each hears of every token, and knows which one its reader points at. */
+  subscribeTokens(listener: TokenListener): () => void {
+    this.#tokenListeners.add(listener);
+    return () => this.#tokenListeners.delete(listener);
+  }
+
+  tellToken(row: number, n: number, facts: TokenFacts | null): void {
+    for (const listener of this.#tokenListeners) listener(row, n, facts);
   }
 
   /** The front end lost the kernel in the middle of the rows. A snapshot that comes after all says it is back. */
@@ -45,8 +54,11 @@ export class Store {
   }
 
   /** A view shows a row token by token from now on, or no longer. Asking for them is the view's. */
-  follow(row: number, on: boolean): void {
-    this.#followers.set(row, Math.max(0, (this.#followers.get(row) ?? 0) + (on ? 1 : -1)));
+  follow(row: number, view: string, on: boolean): void {
+    const views = this.#followers.get(row) ?? new Set();
+    if (on) views.add(view);
+    else views.delete(view);
+    this.#followers.set(row, views);
     this.#awaited.delete(row);
   }
 
@@ -61,7 +73,6 @@ export class Store {
     });
     this.title = snapshot.title;
     this.final = snapshot.final;
-    this.traced = snapshot.traced ?? false;
     this.#seq = snapshot.seq;
     this.lost = false;
     this.#waitsForSnapshot = false;
@@ -94,9 +105,10 @@ export class Store {
 
   /** Once, till they come: what arrives meanwhile has the same gap before it. */
   #askAnew(row: number): void {
-    if (!this.#followers.get(row) || this.#awaited.has(row)) return;
+    const [view] = this.#followers.get(row) ?? [];
+    if (view === undefined || this.#awaited.has(row)) return;
     this.#awaited.add(row);
-    this.askTokens(row);
+    this.askTokens(row, view);
   }
 
   #tell(row: number | null): void {

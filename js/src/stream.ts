@@ -5,16 +5,13 @@
 
 import type { AnyModel, AnyWidget, InitializeProps, RenderProps } from "@anywidget/types";
 import { Cancels } from "./cancel";
-import { pageIsSeen, watch } from "./presence";
+import { askUntilHeard, pageIsSeen, watch } from "./presence";
 import { Store } from "./store";
 import { StreamView } from "./view";
 import type { Choice, FromKernel, ToKernel, Traits } from "./wire";
 
 /** Another load of the page, or another frame of it, has another time of origin. */
 const page = String(performance.timeOrigin);
-
-const ASK_MS = 1000;
-const ASK_TIMES = 120;
 
 let views = 0;
 
@@ -39,41 +36,25 @@ function choiceOf(model: AnyModel<Traits>): Choice {
   };
 }
 
-/**
- * Asks every second until the kernel says anything. The first messages of a page may wait behind a cell that
- * blocks: the front end opens a line of their own for them (a subshell) only once they are on their way.
- */
-function untilHeard(model: AnyModel<Traits>, ending: AbortSignal, ask: () => void): void {
-  let left = ASK_TIMES;
-  const again = setInterval(() => {
-    left -= 1;
-    if (left < 0) stop();
-    else ask();
-  }, ASK_MS);
-  const stop = () => {
-    clearInterval(again);
-    model.off("change:snapshot", stop);
-    model.off("msg:custom", stop);
-  };
-  model.on("change:snapshot", stop);
-  model.on("msg:custom", stop);
-  ending.addEventListener("abort", stop);
-}
-
 function widget() {
   // Per model: anywidget calls this function for each one, while the module itself may be shared.
   let store: Store | undefined;
   let cancels: Cancels | undefined;
+  let heard = false;
 
   function start(model: AnyModel<Traits>, signal: AbortSignal | undefined) {
     const send = sender(model);
     const kept = new Store(model.get("snapshot"));
-    kept.askTokens = (row) => send({ kind: "tokens", row, on: true });
+    kept.askTokens = (row, view) => send({ kind: "tokens", row, on: true, view });
     const asks = new Cancels((ask, rows) => send({ kind: "cancel", ask, rows }));
-    const onSnapshot = () => kept.replace(model.get("snapshot"));
+    const onSnapshot = () => {
+      heard = true;
+      kept.replace(model.get("snapshot"));
+    };
     const onMessage = (message: FromKernel) => {
+      heard = true;
       if (message.kind === "ack") asks.heard(message.ask);
-      else if (message.kind === "token") kept.onToken(message.row, message.n, message.facts);
+      else if (message.kind === "token") kept.tellToken(message.row, message.n, message.facts);
       else if (message.kind === "delta" && !kept.add(message.seq, message.rows)) send({ kind: "resync" });
     };
     const onLost = () => kept.lose();
@@ -103,7 +84,7 @@ function widget() {
       const view = `${page}/${views}`;
       const ending = new AbortController();
       const send = sender(model);
-      const shown = new StreamView(rows, asks, ending.signal, send, choiceOf(model));
+      const shown = new StreamView(rows, asks, ending.signal, view, send, choiceOf(model));
       const { root } = shown;
       el.append(root);
       const onChosen = () => shown.chosenChanged();
@@ -111,11 +92,14 @@ function widget() {
       ending.signal.addEventListener("abort", () => model.off("change:selected", onChosen));
       const present = () => send({ kind: "view", page, view, on: pageIsSeen() });
       present();
-      untilHeard(model, ending.signal, () => {
-        if (rows.final) return;
-        send({ kind: "hello", page });
-        present();
-      });
+      askUntilHeard(
+        () => (heard || rows.final ? "here" : "silent"),
+        () => {
+          send({ kind: "hello", page });
+          present();
+        },
+        ending.signal,
+      );
       watch(
         root,
         {

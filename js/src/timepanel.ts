@@ -2,22 +2,12 @@
 
 import type { Board } from "./board";
 import type { TokenFacts, Why } from "./boardwire";
-import {
-  answerTokens,
-  BUSY_KERNEL,
-  eachToken,
-  firstToken,
-  latest,
-  number,
-  SIGNS,
-  STATES,
-  waited,
-} from "./boardwords";
+import { answerTokens, BUSY_KERNEL, eachToken, firstToken, latest, number, waited } from "./boardwords";
 import { seconds } from "./chart";
 import { button, element, setText, show } from "./dom";
 import { isOverRow, type Run, type RunRow } from "./run";
 import { TokenText } from "./tokentext";
-import { cameWords, candidateWords, percent } from "./words";
+import { cameWords, candidateWords, percent, SIGNS, STATES } from "./words";
 
 /** A pointer rests so long before the kernel is asked about a token. */
 const REST_MS = 120;
@@ -84,6 +74,7 @@ export class RowPanel {
     }
     this.text.update({ texts: row.texts, chances: row.chances });
     show(this.text.root, row.texts.length > 0);
+    show(this.#token, row.texts.length > 0);
     show(this.#again, this.#board.acts);
     const told = `${row.status}${row.waiting}`;
     if (told !== this.#told && this.#told !== "" && (isOverRow(row) || row.status !== "queued"))

@@ -1,6 +1,7 @@
 // The timeline in one place of the page: chart, readout, chosen rows with their text, a table of rows, legend.
 
 import type { Board } from "./board";
+import type { Choices } from "./boardwidget";
 import {
   answerTokens,
   banner,
@@ -11,8 +12,6 @@ import {
   MEANINGS,
   many,
   number,
-  SIGNS,
-  STATES,
   waited,
 } from "./boardwords";
 import { button, element, setText, show } from "./dom";
@@ -21,18 +20,14 @@ import { Roving } from "./roving";
 import type { RunRow } from "./run";
 import { BESIDE, CHOSEN, TimeCanvas } from "./timecanvas";
 import { RowPanel } from "./timepanel";
-import type { Choice } from "./wire";
+import { SIGNS, STATES } from "./words";
 
 const MOST_ROWS = 500;
-
-export interface TimeChoice extends Choice {
-  brush(steps: number[]): void;
-}
 
 export class TimeView {
   readonly root = element("div", "mlx-board mlx-timeline");
   #board: Board;
-  #chosen: TimeChoice;
+  #chosen: Choices;
   #title = element("b", "");
   #count = element("span", "mlx-dim mlx-num");
   #steps = button("mlx-by-step", "Steps");
@@ -53,10 +48,15 @@ export class TimeView {
   #drawer: Drawer;
   #hot = -1;
   #hotRow: RunRow | null = null;
+  /** Marked columns; the steps that they stand for, and of which history the columns are. */
   #brush: [number, number] | null = null;
+  #brushed = "";
+  /** Rows that the filters let through and that are too many to draw. */
+  #hidden = 0;
+  #era = -1;
   #compared = "";
 
-  constructor(board: Board, chosen: TimeChoice, signal: AbortSignal) {
+  constructor(board: Board, chosen: Choices, signal: AbortSignal) {
     this.#board = board;
     this.#chosen = chosen;
     this.#chart = new TimeCanvas(board, {
@@ -84,12 +84,17 @@ export class TimeView {
     const focused = this.#roving.focused();
     const { run, title } = this.#board;
     const rows = this.#filtered();
+    this.#followBrush();
     const chosen = this.#chosen.get().filter((id) => run.rows.has(id));
     this.root.setAttribute("aria-label", `Timeline of ${title}`);
     setText(this.#title, title);
+    const passed = rows.length + this.#hidden;
+    const all = many(run.rows.size, "request");
     setText(
       this.#count,
-      `${many(run.rows.size, "request")}, ${many(run.columns ? this.#lastStep() : 0, "step")}`,
+      `${passed < run.rows.size ? `${number(passed)} of ${all}` : all}, ${many(run.columns ? this.#lastStep() : 0, "step")}${
+        this.#hidden ? `; ${many(this.#hidden, "older row")} not drawn: filter to see them` : ""
+      }`,
     );
     setText(this.#banner, banner(this.#board, "Paused: no row moves until somebody resumes."));
     show(this.#banner, this.#banner.textContent !== "");
@@ -132,7 +137,7 @@ export class TimeView {
       });
     }
     this.#filter.type = "search";
-    this.#filter.placeholder = "Filter: words or #number";
+    this.#filter.placeholder = "words or #number";
     this.#filter.setAttribute(
       "aria-label",
       "show only rows whose prompt has these words, or whose number is this",
@@ -219,6 +224,7 @@ export class TimeView {
         (!words || `#${row.id}` === words || row.title.toLowerCase().includes(words)),
     );
     rows.sort((a, b) => a.id - b.id);
+    this.#hidden = Math.max(0, rows.length - MOST_ROWS);
     return rows.slice(-MOST_ROWS);
   }
 
@@ -292,9 +298,20 @@ export class TimeView {
   }
 
   #setBrush(range: [number, number] | null): void {
+    const steps = range ? [this.#stepOf(range[0]), this.#stepOf(range[1])] : [];
     this.#brush = range;
-    this.#chosen.brush(range ? [this.#stepOf(range[0]), this.#stepOf(range[1])] : []);
+    this.#brushed = steps.join();
+    this.#chosen.brush(steps);
     this.#drawer.soon();
+  }
+
+  /** Steps may be marked elsewhere too (in Python, in another place of the page), and a new history has other columns. */
+  #followBrush(): void {
+    const steps = this.#chosen.brushed();
+    if (steps.join() === this.#brushed && this.#board.era === this.#era) return;
+    this.#brushed = steps.join();
+    this.#era = this.#board.era;
+    this.#brush = this.#board.run.columnsOfSteps(steps[0], steps[1]);
   }
 
   #drawPanels(chosen: number[]): void {
@@ -341,7 +358,7 @@ export class TimeView {
       ["waited", waited(a, now), waited(b, now)],
       ["first token after", firstToken(a) || "–", firstToken(b) || "–"],
       ["each token", eachToken(a, now) || "–", eachToken(b, now) || "–"],
-      ["prompt from the cache", `${a.cached} of ${a.promptTokens}`, `${b.cached} of ${b.promptTokens}`],
+      ["prompt from the cache", cachedOf(a), cachedOf(b)],
       ["steps that both were in", String(shared), String(shared)],
     ];
     const words = lines.map((line) => line.join("\t")).join("\n");
@@ -365,16 +382,23 @@ export class TimeView {
       line.root.remove();
       this.#lines.delete(id);
     }
+    let next = this.#body.firstElementChild;
     for (const row of rows) {
       let line = this.#lines.get(row.id);
       if (!line) {
         line = new TableLine(row.id, (beside) => this.#pick(row.id, beside, -1));
         this.#lines.set(row.id, line);
-        this.#body.append(line.root);
       }
+      // In the rows' order, also those that a filter had taken away; a line in its place is not moved: it may have the focus.
+      if (line.root === next) next = next.nextElementSibling;
+      else this.#body.insertBefore(line.root, next);
       line.update(row, now, chosen.includes(row.id));
     }
   }
+}
+
+function cachedOf(row: RunRow): string {
+  return `${number(row.cached)} of ${number(row.promptTokens)}`;
 }
 
 class TableLine {

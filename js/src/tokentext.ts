@@ -1,6 +1,7 @@
 // A row's text as tokens that can be pointed at. Text only ever goes in as text.
 
-import { element } from "./dom";
+import { element, setText } from "./dom";
+import { tokens } from "./words";
 
 /** Spans that one row may have in a page; a longer text shows its end. */
 const MOST_SPANS = 6000;
@@ -26,6 +27,7 @@ export class TokenText {
   #lit: HTMLElement[] = [];
   #brushed: [number, number] | null = null;
   #cursor = -1;
+  #left = element("i", "mlx-left-out");
 
   constructor(label: string, signal?: AbortSignal) {
     const { root } = this;
@@ -68,6 +70,9 @@ export class TokenText {
       if (span && level !== null && span.dataset.p === undefined) span.dataset.p = String(level);
     }
     this.root.append(fresh);
+    if (!this.#first) return;
+    setText(this.#left, `(${tokens(this.#first)} before these are not drawn)\n`);
+    this.root.prepend(this.#left);
   }
 
   colour(on: boolean): void {

@@ -22,6 +22,8 @@ export class StreamView {
   #foot = element("div", "mlx-foot");
   #spoken = element("span", "mlx-unseen");
   #columns = button("mlx-columns", "Side by side");
+  /** This view's name in what it asks the kernel. */
+  #name: string;
   #ask: (message: ToKernel) => void;
   #chosen: Choice;
   #roving: Roving;
@@ -35,9 +37,11 @@ export class StreamView {
     store: Store,
     cancels: Cancels,
     signal: AbortSignal,
+    name: string,
     ask: (message: ToKernel) => void,
     chosen: Choice,
   ) {
+    this.#name = name;
     this.#ask = ask;
     this.#chosen = chosen;
     this.#columns.dataset.stop = "button";
@@ -47,7 +51,6 @@ export class StreamView {
       const on = this.root.classList.toggle("mlx-side-by-side");
       this.#columns.setAttribute("aria-pressed", String(on));
     });
-    store.onToken = (row, n, facts) => this.#rows[row]?.tellToken(n, facts);
     this.#store = store;
     this.#cancels = cancels;
     this.#cancelAll.dataset.stop = "button";
@@ -72,6 +75,10 @@ export class StreamView {
       "abort",
       store.subscribe((row) => this.#changed(row)),
     );
+    signal.addEventListener(
+      "abort",
+      store.subscribeTokens((row, n, facts) => this.#rows[row]?.tellToken(n, facts)),
+    );
     signal.addEventListener("abort", () => cancelAnimationFrame(this.#frame));
     signal.addEventListener("abort", () => this.#unfollow());
     this.draw();
@@ -87,7 +94,7 @@ export class StreamView {
     });
     const chosen = this.#chosen.get();
     rows.forEach(({ id }, i) => {
-      this.#rows[i]?.offerTokens(this.#store.traced && !lost);
+      this.#rows[i]?.offerTokens(!lost);
       this.#rows[i]?.choose(id !== undefined && chosen.includes(id));
     });
     this.#all = false;
@@ -156,12 +163,12 @@ export class StreamView {
   #follow(row: number, on: boolean): void {
     if (on) this.#followed.add(row);
     else this.#followed.delete(row);
-    this.#store.follow(row, on);
-    this.#ask({ kind: "tokens", row, on });
+    this.#store.follow(row, this.#name, on);
+    this.#ask({ kind: "tokens", row, on, view: this.#name });
   }
 
   #unfollow(): void {
-    for (const row of this.#followed) this.#store.follow(row, false);
+    for (const row of this.#followed) this.#store.follow(row, this.#name, false);
     this.#followed.clear();
   }
 

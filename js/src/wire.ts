@@ -51,8 +51,6 @@ export interface Snapshot {
   title: string;
   final: boolean;
   rows: RowState[];
-  /** Whether the text can be had token by token. */
-  traced?: boolean;
 }
 
 /** What is new in one row: changed figures, and text to add at the end. */
@@ -75,7 +73,7 @@ export type ToKernel =
   | { kind: "gone"; view: string }
   | { kind: "resync" }
   | { kind: "cancel"; ask: number; rows: number[] }
-  | { kind: "tokens"; row: number; on: boolean }
+  | { kind: "tokens"; row: number; on: boolean; view: string }
   | { kind: "token"; row: number; n: number };
 
 /** The widget's traits: the kernel writes `snapshot`; `selected`, numbers of chosen rows, is both sides'. */

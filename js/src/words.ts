@@ -1,8 +1,33 @@
 // Every sentence and figure of the view, as text. No DOM here.
 
-import { isOver, type RowState, type TokenFacts } from "./wire";
+import { isOver, type RowState, type Status, type TokenFacts } from "./wire";
 
 export const LOST = "The kernel is gone or was restarted. This is what had arrived.";
+
+/** Drawn marks differ in shape too: colour is never alone. */
+export const SIGNS = {
+  queued: "○",
+  prefill: "◐",
+  decode: "●",
+  finished: "✓",
+  cancelled: "⊘",
+  failed: "!",
+} as const;
+
+/** States as a reader says them. */
+export const STATES = {
+  queued: "queued",
+  prefill: "reading prompt",
+  decode: "writing",
+  finished: "finished",
+  cancelled: "cancelled",
+  failed: "failed",
+} as const;
+
+/** The same state in the program's word. */
+export function statusWords(status: Status): string {
+  return `In Python this is the status "${status}"`;
+}
 
 const count = new Intl.NumberFormat("en");
 
@@ -50,7 +75,7 @@ export function totalRate(rows: RowState[]): string {
 export function spoken(rows: RowState[]): string {
   const [only] = rows;
   if (rows.length === 1 && only)
-    return isOver(only.status) ? `${only.status}, ${tokens(only.generated)}` : only.status;
+    return isOver(only.status) ? `${STATES[only.status]}, ${tokens(only.generated)}` : STATES[only.status];
   const over = rows.filter((row) => isOver(row.status)).length;
   return `${over} of ${rows.length} rows done`;
 }
@@ -81,7 +106,9 @@ export function cameWords(n: number, ms: number): string {
 
 /** What else a token might have been. */
 export function candidateWords(top: readonly { text: string; logprob: number }[]): string {
-  return `candidates: ${top.map((one) => `“${isolated(one.text)}” ${percent(Math.exp(one.logprob))}`).join(", ")}`;
+  // A token's own first space keeps to its quotation mark, whatever the line's length.
+  const quoted = (text: string) => `“${isolated(text.replace(/^ /, "\u00a0"))}”`;
+  return `candidates: ${top.map((one) => `${quoted(one.text)} ${percent(Math.exp(one.logprob))}`).join(", ")}`;
 }
 
 /** A text that cannot turn around what stands beside it, whichever way it is written. */

@@ -5,7 +5,8 @@ import { DashView } from "../src/dashview";
 import { Run } from "../src/run";
 import { TimeView } from "../src/timeview";
 import { surprise, TokenText } from "../src/tokentext";
-import { board, body, HOSTILE, request } from "./boardhelp";
+import { board, body, HOSTILE, life, request } from "./boardhelp";
+import { lastAsk } from "./help";
 
 describe("a run", () => {
   it("makes a column of each step and each forward of prompts, in the order of their ends", () => {
@@ -87,16 +88,55 @@ describe("a board", () => {
     expect(b.run.rows.has(3)).toBe(true);
   });
 
+  it("asks again for a history of which a part was lost, the last one too", () => {
+    const { board: b, sent } = board();
+    const asks = () => sent.filter(({ kind }) => kind === "resync").length;
+    b.hear({ kind: "history", seq: 6, part: 0, parts: 3 });
+    b.hear({ kind: "history", seq: 6, part: 2, parts: 3 });
+    expect(asks()).toBe(1);
+    b.hear({ kind: "history", seq: 6, part: 0, parts: 2 });
+    b.hear({ kind: "delta", seq: 7 });
+    expect(asks()).toBe(2);
+    b.hear({ kind: "history", seq: 8, part: 0, parts: 1, ...body() });
+    b.hear({ kind: "delta", seq: 9, requests: request(3) });
+    expect([asks(), b.run.rows.has(3)]).toEqual([2, true]);
+  });
+
+  it("asks again when neither what it asked nor an answer got through", () => {
+    vi.useFakeTimers();
+    const { board: b, sent } = board();
+    b.hear({ kind: "delta", seq: 5 });
+    for (let seq = 6; seq < 26; seq++) {
+      vi.advanceTimersByTime(50);
+      b.hear({ kind: "delta", seq });
+    }
+    expect(sent.filter(({ kind }) => kind === "resync")).toHaveLength(2);
+    vi.useRealTimers();
+  });
+
+  it("takes no answer to another page's question for its own", () => {
+    const [one, other] = [board(), board()];
+    const told: unknown[] = [];
+    one.board.ask({ do: "why", row: 1 }, (state, value) => told.push([state, value]));
+    other.board.ask({ do: "why", row: 2 }, () => undefined);
+    one.board.hear({ kind: "answer", ask: lastAsk(other.sent), ok: true, value: "other's", error: "" });
+    one.board.hear({ kind: "answer", ask: lastAsk(one.sent), ok: true, value: "own", error: "" });
+    expect(told).toEqual([
+      ["asked", null],
+      ["done", "own"],
+    ]);
+  });
+
   it("says when nobody answers, and what came of an action", () => {
     vi.useFakeTimers();
     const { board: b, sent } = board();
     const told: string[] = [];
     b.ask({ do: "cancel", rows: [2] }, (state) => told.push(state));
     vi.advanceTimersByTime(600);
-    b.hear({ kind: "ack", ask: 1 });
-    b.hear({ kind: "answer", ask: 1, ok: true, value: 1, error: "" });
+    b.hear({ kind: "ack", ask: lastAsk(sent) });
+    b.hear({ kind: "answer", ask: lastAsk(sent), ok: true, value: 1, error: "" });
     expect(told).toEqual(["asked", "silent", "done"]);
-    expect(sent.at(-1)).toEqual({ kind: "ask", ask: 1, do: "cancel", rows: [2] });
+    expect(sent.at(-1)).toEqual({ kind: "ask", ask: lastAsk(sent), do: "cancel", rows: [2] });
     expect(outcome("refused", null, "too long ago", "Cancelling")).toBe("too long ago");
     vi.useRealTimers();
   });
@@ -186,8 +226,13 @@ describe("the timeline", () => {
   it("opens a row, its text token by token, and the answer to why", () => {
     const { board: b, sent } = board();
     let chosen = [1];
-    const choice = { get: () => chosen, set: (rows: number[]) => (chosen = rows), brush: () => {} };
-    const view = new TimeView(b, choice, new AbortController().signal);
+    const choice = {
+      get: () => chosen,
+      set: (rows: number[]) => (chosen = rows),
+      brushed: () => [],
+      brush: () => {},
+    };
+    const view = new TimeView(b, choice, life());
     document.body.replaceChildren(view.root);
     const spans = [...view.root.querySelectorAll(".mlx-tokens span")];
     expect(spans.map((span) => span.textContent)).toEqual(["Hello", HOSTILE]);
@@ -218,10 +263,11 @@ describe("a text of tokens", () => {
     expect((text.root.children[1] as HTMLElement).dataset.p).toBe("3");
   });
 
-  it("keeps the end of a text that is too long for a page", () => {
+  it("keeps the end of a text that is too long for a page, and says so", () => {
     const text = new TokenText("t");
     text.update({ texts: Array.from({ length: 9000 }, (_, i) => String(i)), chances: [] });
-    expect(text.root.children).toHaveLength(6000);
+    expect(text.root.querySelectorAll("span")).toHaveLength(6000);
+    expect(text.root.firstChild?.textContent).toBe("(3,000 tokens before these are not drawn)\n");
     expect(text.root.lastElementChild?.textContent).toBe("8999");
   });
 });

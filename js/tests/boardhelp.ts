@@ -1,5 +1,6 @@
 // A run of two rows, and a board that knows it. jsdom draws nothing: the charts are looked at in the browser tests.
 
+import { afterEach } from "vitest";
 import { Board } from "../src/board";
 import type { Body, Figures, Requests, ToKernel } from "../src/boardwire";
 
@@ -54,9 +55,24 @@ export function body(): Body {
   };
 }
 
+const ends: (() => void)[] = [];
+
+// What a test leaves open would run on into the next, or into no page at all.
+afterEach(() => {
+  for (const end of ends.splice(0)) end();
+});
+
+/** The life of a view: it ends with the test. */
+export function life(): AbortSignal {
+  const ending = new AbortController();
+  ends.push(() => ending.abort());
+  return ending.signal;
+}
+
 export function board(): { board: Board; sent: ToKernel[] } {
   const sent: ToKernel[] = [];
   const made = new Board((message) => sent.push(message));
+  ends.push(() => made.close());
   made.hear({ kind: "history", seq: 3, part: 0, parts: 1, ...body() });
   return { board: made, sent };
 }

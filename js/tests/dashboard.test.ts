@@ -1,13 +1,14 @@
 import { describe, expect, it } from "vitest";
 import type { Figures } from "../src/boardwire";
 import { DashView } from "../src/dashview";
-import { board, figures } from "./boardhelp";
+import { board, figures, life } from "./boardhelp";
+import { lastAsk } from "./help";
 
 /** A dashboard in the page, told these figures. */
 function shown(told: Partial<Figures> = {}) {
   const { board: b, sent } = board();
   b.figures = figures(told);
-  const view = new DashView(b, { get: () => [], set: () => undefined }, new AbortController().signal);
+  const view = new DashView(b, { get: () => [], set: () => undefined }, life());
   document.body.replaceChildren(view.root);
   const find = <E extends HTMLElement>(selector: string) => {
     const found = view.root.querySelector<E>(selector);
@@ -20,7 +21,7 @@ function shown(told: Partial<Figures> = {}) {
   };
   const asked = () =>
     sent.filter((one) => one.kind === "ask").map(({ kind: _kind, ask: _ask, ...rest }) => rest);
-  return { b, view, find, tell, asked };
+  return { b, sent, view, find, tell, asked };
 }
 
 describe("the banner", () => {
@@ -69,7 +70,7 @@ describe("the pace", () => {
 
 describe("the controls", () => {
   it("ask for another pace, and say what comes of it", () => {
-    const { b, find, asked } = shown();
+    const { b, sent, find, asked } = shown();
     const pace = find<HTMLSelectElement>(".mlx-pace");
     const choose = (ms: number) => {
       pace.value = String(ms);
@@ -77,7 +78,7 @@ describe("the controls", () => {
     };
     choose(500);
     expect(find(".mlx-message[role=status]").textContent).toBe("Slow motion…");
-    b.hear({ kind: "answer", ask: 1, ok: true, value: null, error: "" });
+    b.hear({ kind: "answer", ask: lastAsk(sent), ok: true, value: null, error: "" });
     expect(find(".mlx-message[role=status]").textContent).toBe("Slow motion: done");
     choose(0);
     expect(asked()).toEqual([
@@ -110,10 +111,10 @@ describe("the controls", () => {
   });
 
   it("take one step at a click, and pass on why not", () => {
-    const { b, find, asked } = shown({ paused: true });
+    const { b, sent, find, asked } = shown({ paused: true });
     find<HTMLButtonElement>(".mlx-step").click();
     expect(asked()).toEqual([{ do: "step", steps: 1 }]);
-    b.hear({ kind: "answer", ask: 1, ok: false, value: null, error: "the gateway is gone" });
+    b.hear({ kind: "answer", ask: lastAsk(sent), ok: false, value: null, error: "the gateway is gone" });
     expect(find(".mlx-message[role=status]").textContent).toBe("the gateway is gone");
   });
 
@@ -153,6 +154,7 @@ describe("the legend", () => {
       "idle",
       "area",
       "dash",
+      "meter",
       "hot",
     ]);
   });

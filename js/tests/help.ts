@@ -78,3 +78,9 @@ export function row(changes: Partial<RowState> = {}): RowState {
 export function snapshot(rows: RowState[], changes: Partial<Snapshot> = {}): Snapshot {
   return { seq: 0, count: 0, title: "smollm2", final: false, rows, ...changes };
 }
+
+/** The number that a page gave to what it asked last. */
+export function lastAsk(sent: readonly object[]): number {
+  const asks = sent.flatMap((one) => ("ask" in one ? [one.ask as number] : []));
+  return asks.at(-1) ?? -1;
+}

@@ -1,6 +1,6 @@
 // What a kernel hears of a view as its page goes and comes back.
 
-import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import type { FromKernel, Snapshot, ToKernel, Traits } from "../src/boardwire";
 import dashboard from "../src/dashboard";
 import stream from "../src/stream";
@@ -39,12 +39,14 @@ function shown<M>(widget: () => unknown, model: M): M {
 }
 
 beforeEach(() => {
+  vi.useFakeTimers();
   removed = [];
 });
 
 afterEach(() => {
   for (const remove of removed) remove();
   document.body.replaceChildren();
+  vi.useRealTimers();
 });
 
 describe.each([
@@ -82,6 +84,43 @@ describe.each([
     expect(model.sent.at(-1)).toEqual({ kind: "gone", view });
   });
 
+  it("says hello again while nobody answers, and no more once the history is here", () => {
+    const hellos = () => model.sent.filter(({ kind }) => kind === "hello").length;
+    const model = board();
+    vi.advanceTimersByTime(3000);
+    expect(hellos()).toBe(4);
+    model.says({ kind: "history", seq: 0, part: 0, parts: 2 });
+    vi.advanceTimersByTime(500);
+    model.says({ kind: "history", seq: 0, part: 1, parts: 2 });
+    vi.advanceTimersByTime(10_000);
+    expect(hellos()).toBe(4);
+  });
+
+  it("of a saved page asks nobody", () => {
+    const told = { ...RUN, final: true, body: {} };
+    const model = shown(
+      widget,
+      new FakeModel<Traits, ToKernel, FromKernel>({ snapshot: told, selected: [], brush: [] }),
+    );
+    model.sent = [];
+    vi.advanceTimersByTime(10_000);
+    expect(model.sent).toEqual([]);
+  });
+
+  it("says that it is there when the kernel asks, and not when it has gone", () => {
+    const model = board();
+    const view = viewOf(model);
+    model.sent = [];
+    model.says({ kind: "who" });
+    expect(model.sent).toEqual([{ kind: "here", view }]);
+    going();
+    model.sent = [];
+    model.says({ kind: "who" });
+    removed.pop()?.();
+    model.says({ kind: "who" });
+    expect(model.sent).toEqual([]);
+  });
+
   it("says nothing more once it was taken down", () => {
     const model = board();
     removed.pop()?.();
@@ -93,6 +132,16 @@ describe.each([
 });
 
 describe("a stream", () => {
+  it("says hello again while nobody answers", () => {
+    const model = shown(stream, new FakeModel({ snapshot: snapshot([row()]), selected: [] as number[] }));
+    const hellos = () => model.sent.filter(({ kind }) => kind === "hello").length;
+    vi.advanceTimersByTime(3000);
+    expect(hellos()).toBe(4);
+    model.says({ kind: "delta", seq: 1, rows: [] });
+    vi.advanceTimersByTime(10_000);
+    expect(hellos()).toBe(4);
+  });
+
   it("keeps its view as its page goes: a reload comes back to the same widget", () => {
     const model = shown(stream, new FakeModel({ snapshot: snapshot([row()]), selected: [] as number[] }));
     model.sent = [];

@@ -51,6 +51,20 @@ describe("Store", () => {
   });
 });
 
+describe("what the kernel knows of a token", () => {
+  it("is told to every view of the store, till the view goes", () => {
+    const store = new Store(snapshot([row(), row()]));
+    const [first, second] = [vi.fn(), vi.fn()];
+    const leave = store.subscribeTokens(first);
+    store.subscribeTokens(second);
+    store.tellToken(1, 3, null);
+    expect([first.mock.calls, second.mock.calls]).toEqual([[[1, 3, null]], [[1, 3, null]]]);
+    leave();
+    store.tellToken(0, 1, null);
+    expect([first.mock.calls.length, second.mock.calls.length]).toEqual([1, 2]);
+  });
+});
+
 describe("tokens of a row", () => {
   const news = (from: number, ...texts: string[]) => ({ from, texts, chances: texts.map(() => null) });
 
@@ -76,10 +90,10 @@ describe("tokens on demand", () => {
   const news = (from: number, ...texts: string[]) => ({ from, texts, chances: texts.map(() => null) });
 
   function followed() {
-    const store = new Store(snapshot([row(), row()], { traced: true }));
+    const store = new Store(snapshot([row(), row()]));
     const asked: number[] = [];
     store.askTokens = (one) => asked.push(one);
-    store.follow(1, true);
+    store.follow(1, "p/1", true);
     store.add(1, [{ i: 1, add: "a", tok: news(0, "a") }]);
     return { store, asked };
   }
@@ -88,7 +102,7 @@ describe("tokens on demand", () => {
     const { store, asked } = followed();
     expect(store.add(3, [{ i: 1, add: "c", tok: news(2, "c") }])).toBe(false);
     expect(asked).toEqual([]);
-    store.replace(snapshot([row(), row({ text: "abc" })], { seq: 3, traced: true }));
+    store.replace(snapshot([row(), row({ text: "abc" })], { seq: 3 }));
     expect(asked).toEqual([1]);
     // What the kernel said before it heard has the same gap before it.
     store.add(4, [{ i: 1, add: "d", tok: news(3, "d") }]);
@@ -113,8 +127,16 @@ describe("tokens on demand", () => {
       { i: 1, tok: news(4, "x") },
     ]);
     expect(asked).toEqual([1]);
-    store.follow(1, false);
+    store.follow(1, "p/1", false);
     store.add(3, [{ i: 1, tok: news(5, "y") }]);
+    expect(asked).toEqual([1]);
+  });
+
+  it("are asked for as long as one of the views shows them", () => {
+    const { store, asked } = followed();
+    store.follow(1, "p/2", true);
+    store.follow(1, "p/1", false);
+    store.add(2, [{ i: 1, tok: news(4, "x") }]);
     expect(asked).toEqual([1]);
   });
 

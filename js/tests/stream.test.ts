@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import widget from "../src/stream";
-import { FakeModel, row, snapshot } from "./help";
+import { FakeModel, lastAsk, row, snapshot } from "./help";
 
 let frames: FrameRequestCallback[] = [];
 
@@ -165,11 +165,11 @@ describe("cancelling", () => {
     expect(buttons(el)).toEqual(["Cancel all", "Cancel", "Cancel"]);
     const second = [...el.querySelectorAll<HTMLButtonElement>(".mlx-cancel")][1] as HTMLButtonElement;
     second.click();
-    expect(model.sent.at(-1)).toEqual({ kind: "cancel", ask: 1, rows: [1] });
+    expect(model.sent.at(-1)).toEqual({ kind: "cancel", ask: lastAsk(model.sent), rows: [1] });
     expect(second.textContent).toBe("Cancelling…");
     second.click();
     expect(model.sent.filter((m) => m.kind === "cancel")).toHaveLength(1);
-    model.says({ kind: "ack", ask: 1 });
+    model.says({ kind: "ack", ask: lastAsk(model.sent) });
     vi.advanceTimersByTime(10_000);
     expect(second.textContent).toBe("Cancelling…");
   });
@@ -183,7 +183,7 @@ describe("cancelling", () => {
     vi.advanceTimersByTime(1);
     expect(button.textContent).toBe("No answer: use ■ (interrupt)");
     expect(button.title).toContain("Interrupt the kernel");
-    model.says({ kind: "ack", ask: 1 });
+    model.says({ kind: "ack", ask: lastAsk(model.sent) });
     expect(button.textContent).toBe("Cancelling…");
   });
 
@@ -212,6 +212,8 @@ describe("the keyboard", () => {
     stop()[0]?.focus();
     press("ArrowRight");
     expect(document.activeElement?.textContent).toBe("Side by side");
+    press("ArrowRight");
+    expect(document.activeElement?.textContent).toBe("Tokens");
     press("ArrowRight");
     expect(document.activeElement?.textContent).toBe("Copy");
     press("End");
@@ -287,24 +289,26 @@ describe("a text token by token", () => {
   const news = (from: number, ...texts: string[]) => ({ from, texts, chances: texts.map(() => null) });
 
   it("is asked for by its button, and again when a message was lost", async () => {
-    const { model, el, remove } = await shown([row({ text: "a" })], { traced: true });
+    const { model, el, remove } = await shown([row({ text: "a" })]);
     const asks = () => model.sent.filter(({ kind }) => kind === "tokens");
     find(el, "Tokens").click();
-    expect(asks()).toEqual([{ kind: "tokens", row: 0, on: true }]);
+    const shownBy = model.sent.flatMap((one) => (one.kind === "view" ? [one.view] : []))[0] as string;
+    const asking = { kind: "tokens", row: 0, on: true, view: shownBy };
+    expect(asks()).toEqual([asking]);
     model.says({ kind: "delta", seq: 1, rows: [{ i: 0, tok: news(0, "a") }] });
     model.says({ kind: "delta", seq: 3, rows: [{ i: 0, add: "c", tok: news(2, "c") }] });
-    model.set("snapshot", snapshot([row({ text: "abc" })], { seq: 3, traced: true }));
-    expect(asks().slice(1)).toEqual([{ kind: "tokens", row: 0, on: true }]);
+    model.set("snapshot", snapshot([row({ text: "abc" })], { seq: 3 }));
+    expect(asks().slice(1)).toEqual([asking]);
     model.says({ kind: "delta", seq: 4, rows: [{ i: 0, tok: news(0, "a", "b", "c") }] });
     nextFrame();
     expect(spans(el)).toEqual(["a", "b", "c"]);
     remove();
-    model.set("snapshot", snapshot([row({ text: "abc" })], { seq: 9, traced: true }));
+    model.set("snapshot", snapshot([row({ text: "abc" })], { seq: 9 }));
     expect(asks()).toHaveLength(2);
   });
 
   it("is whole when the end comes with its last tokens in one frame", async () => {
-    const { model, el } = await shown([row({ text: "a" })], { traced: true });
+    const { model, el } = await shown([row({ text: "a" })]);
     find(el, "Tokens").click();
     model.says({ kind: "delta", seq: 1, rows: [{ i: 0, tok: news(0, "a") }] });
     nextFrame();
@@ -314,9 +318,67 @@ describe("a text token by token", () => {
       rows: [{ i: 0, status: "finished", add: "b!", tok: news(1, "b", "!") }],
     });
     const done = row({ text: "ab!", status: "finished" });
-    model.set("snapshot", snapshot([done], { seq: 2, final: true, traced: true }));
+    model.set("snapshot", snapshot([done], { seq: 2, final: true }));
     nextFrame();
     expect(spans(el)).toEqual(["a", "b", "!"]);
+  });
+});
+
+describe("two places of one widget", () => {
+  const facts = { step: 7, ms: 4.25, shared: [], logprob: null, top: [] };
+
+  async function twoPlaces() {
+    const model = new FakeModel({
+      snapshot: snapshot([row({ text: "ab" })]),
+      selected: [] as number[],
+    });
+    const signal = new AbortController().signal;
+    const def = await widget();
+    const props = { model: model.asModel(), signal, host: {} as never, experimental: {} as never };
+    def.initialize?.(props);
+    const places = [0, 1].map(() => {
+      const el = document.createElement("div");
+      document.body.append(el);
+      return { el, remove: def.render?.({ ...props, el }) as () => void };
+    });
+    model.says({ kind: "delta", seq: 1, rows: [{ i: 0, tok: { from: 0, texts: ["a", "b"], chances: [] } }] });
+    return { model, places };
+  }
+
+  const point = (el: HTMLElement, n: number) =>
+    el
+      .querySelectorAll(".mlx-tokens span")
+      [n]?.dispatchEvent(new MouseEvent("pointerover", { bubbles: true }));
+  const said = (el: HTMLElement) => el.querySelector(".mlx-token-facts")?.textContent;
+
+  it("each tell of the token that is pointed at there", async () => {
+    const { model, places } = await twoPlaces();
+    for (const { el } of places) {
+      find(el, "Tokens").click();
+      point(el, 1);
+      vi.advanceTimersByTime(200);
+      expect(model.sent.at(-1)).toEqual({ kind: "token", row: 0, n: 2 });
+      model.says({ kind: "token", row: 0, n: 2, facts });
+      expect(said(el)).toContain("came 4.3 ms after the token before · step 7");
+      el.querySelector(".mlx-tokens")?.dispatchEvent(new MouseEvent("pointerleave"));
+    }
+    const [first] = places;
+    point(first?.el as HTMLElement, 1);
+    model.says({ kind: "token", row: 0, n: 2, facts });
+    expect(said(first?.el as HTMLElement)).toContain("step 7");
+  });
+
+  it("say which of them wants tokens no longer", async () => {
+    const { model, places } = await twoPlaces();
+    for (const { el } of places) find(el, "Tokens").click();
+    find(places[0]?.el as HTMLElement, "Tokens").click();
+    const asks = model.sent.flatMap((one) => (one.kind === "tokens" ? [one] : []));
+    const views = model.sent.flatMap((one) => (one.kind === "view" ? [one.view] : []));
+    expect(asks.map(({ view, on }) => [view, on])).toEqual([
+      [views[0], true],
+      [views[1], true],
+      [views[0], false],
+    ]);
   });
 });
 

@@ -1,7 +1,8 @@
 import { describe, expect, it, vi } from "vitest";
 import type { Why } from "../src/boardwire";
 import { TimeView } from "../src/timeview";
-import { board } from "./boardhelp";
+import { board, body, life, request } from "./boardhelp";
+import { lastAsk } from "./help";
 
 /** A timeline in the page; in jsdom it is 600 pixels wide, 190 of them names, a column 18. */
 function shown(first: number[] = [], why: Record<string, Why[]> = {}) {
@@ -13,11 +14,12 @@ function shown(first: number[] = [], why: Record<string, Why[]> = {}) {
     set: (rows: number[]) => {
       state.chosen = rows;
     },
+    brushed: () => state.brush,
     brush: (steps: number[]) => {
       state.brush = steps;
     },
   };
-  const view = new TimeView(b, choice, new AbortController().signal);
+  const view = new TimeView(b, choice, life());
   document.body.replaceChildren(view.root);
   const find = <E extends HTMLElement>(selector: string) => {
     const found = view.root.querySelector<E>(selector);
@@ -48,7 +50,7 @@ function shown(first: number[] = [], why: Record<string, Why[]> = {}) {
   };
   const asked = () =>
     sent.filter((one) => one.kind === "ask").map(({ kind: _kind, ask: _ask, ...rest }) => rest);
-  return { b, view, state, find, key, press, at, click, asked };
+  return { b, sent, view, state, find, key, press, at, click, asked };
 }
 
 describe("why", () => {
@@ -169,6 +171,32 @@ describe("the chart", () => {
     expect(names(view)).toBe(1);
   });
 
+  it("keeps its table in the rows' order when those that a filter had hidden come back", () => {
+    const { view, find } = shown();
+    find<HTMLDetailsElement>(".mlx-rows-table").open = true;
+    const filter = find<HTMLInputElement>(".mlx-filter");
+    const lines = (words: string) => {
+      filter.value = words;
+      view.draw();
+      return [...view.root.querySelectorAll<HTMLElement>("tr[data-line]")].map((one) => one.dataset.line);
+    };
+    expect(lines("#2")).toEqual(["2"]);
+    expect(lines("")).toEqual(["1", "2"]);
+  });
+
+  it("says how many rows it does not draw", () => {
+    const { b, view, find } = shown();
+    const ids = Array.from({ length: 600 }, (_, i) => i + 10);
+    for (const id of ids) b.run.add({ requests: request(id) });
+    view.draw();
+    expect(find(".mlx-bar .mlx-num").textContent).toBe(
+      "602 requests, 2 steps; 102 older rows not drawn: filter to see them",
+    );
+    find<HTMLInputElement>(".mlx-filter").value = "#1";
+    view.draw();
+    expect(find(".mlx-bar .mlx-num").textContent).toBe("1 of 602 requests, 2 steps");
+  });
+
   it("puts a second row beside the first with Shift, and compares them", () => {
     const { find, click, state, view } = shown();
     click(1, 0);
@@ -192,7 +220,7 @@ describe("words and steps", () => {
 
   it("light each other up: a token its step, a step its token", () => {
     vi.useFakeTimers();
-    const { b, view, find, at, asked } = shown([1]);
+    const { b, sent, view, find, at, asked } = shown([1]);
     const second = view.root.querySelectorAll(".mlx-tokens span")[1] as HTMLElement;
     second.dispatchEvent(new MouseEvent("pointerover", { bubbles: true }));
     view.draw();
@@ -202,7 +230,7 @@ describe("words and steps", () => {
     vi.advanceTimersByTime(200);
     expect(asked().at(-1)).toEqual({ do: "token", row: 1, n: 2 });
     const value = { ms: 1.5, top: [{ token_id: 1, text: "x", logprob: -0.5 }] };
-    b.hear({ kind: "answer", ask: 2, ok: true, value, error: "" });
+    b.hear({ kind: "answer", ask: lastAsk(sent), ok: true, value, error: "" });
     expect(find(".mlx-token-facts").textContent).toContain(
       "came 1.5 ms after the token before · its step, 2, took",
     );
@@ -224,6 +252,22 @@ describe("words and steps", () => {
     find(".mlx-clear").click();
     view.draw();
     expect(state.brush).toEqual([]);
+    expect(marked(view)).toBe(0);
+  });
+
+  it("steps that are marked elsewhere are marked here, and stay marked in a new history", () => {
+    const { b, view, state } = shown([1]);
+    state.brush = [2, 2];
+    view.chosenChanged();
+    view.draw();
+    expect(marked(view)).toBe(1);
+    const { chunks: _none, ...forgotten } = body(); // the log has overwritten its beginning: other columns
+    b.hear({ kind: "history", seq: 9, part: 0, parts: 1, ...forgotten });
+    view.draw();
+    expect(view.root.querySelector(".mlx-tokens .mlx-brushed")?.textContent).toMatch(/^<img/);
+    expect(marked(view)).toBe(1);
+    state.brush = [];
+    view.draw();
     expect(marked(view)).toBe(0);
   });
 

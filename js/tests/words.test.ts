@@ -40,7 +40,7 @@ describe("words", () => {
   });
 
   it("speak of states, never of text", () => {
-    expect(spoken([row({ text: "secret" })])).toBe("decode");
+    expect(spoken([row({ text: "secret" })])).toBe("writing");
     expect(spoken([row({ status: "finished", generated: 2, text: "secret" })])).toBe("finished, 2 tokens");
     expect(spoken([row({ text: "secret" }), row({ status: "cancelled" })])).toBe("1 of 2 rows done");
   });

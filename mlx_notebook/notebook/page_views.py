@@ -3,7 +3,7 @@
 The thread contract: any thread may call anything; a lock guards the facts, nobody waits.
 A page is one load of one browser tab (its id changes on reload), a view one place in it. A page that
 came after another is most likely its reload: the other's views count no more, unless they are heard again
-(two tabs may show one notebook).
+(two tabs may show one notebook; a view that is asked who is there says that it is here).
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ class PageViews:
                 self._resync = True
             elif kind == "gone":
                 self._views.pop(view, None)
+            elif kind == "here" and view in self._views:
+                self._views[view].replaced = False
             elif kind == "visible" and view in self._views:
                 self._views[view].replaced = False
                 self._views[view].shown = bool(content["on"])
@@ -88,6 +90,12 @@ class PageViews:
         """How many views pages show or hide now, as far as anybody can tell: a page may vanish without a word."""
         with self._lock:
             return sum(not view.replaced for view in self._views.values())
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether there are views of which nobody knows whether a page took their place."""
+        with self._lock:
+            return any(view.replaced for view in self._views.values())
 
     @property
     def selecting(self) -> bool:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING
 
+from mlx_notebook.core.results import TokenLogprob
 from mlx_notebook.gateway.handle import Progress
 from mlx_notebook.notebook.run_words import ending, waiting
 from mlx_notebook.trace.frames import figures_ms
 
 if TYPE_CHECKING:
     from mlx_notebook.trace.trace import Trace
+
+NO_ID = -1
+"""Which token it was: a row's words are read, not its ids."""
 
 
 class RecordedRow:
@@ -44,11 +48,10 @@ class RecordedRow:
         """The text that each token after the first `after` brought."""
         return list(self._about.pieces[after:])
 
-    def logprobs_so_far(self, after: int = 0, stop: int | None = None) -> list[Any]:
-        """Log-probabilities of its tokens, not a number where one is not known."""
-        return [
-            SimpleNamespace(logprob=float("nan") if one is None else one) for one in self._about.logprobs[after:stop]
-        ]
+    def logprobs_so_far(self, after: int = 0) -> list[TokenLogprob]:
+        """Log-probabilities of its tokens, not a number where one is not known; a trace keeps no alternatives."""
+        known = self._about.logprobs[after:]
+        return [TokenLogprob(NO_ID, math.nan if one is None else one) for one in known]
 
     def progress(self) -> Progress:
         """Where it stood at the end of the record."""

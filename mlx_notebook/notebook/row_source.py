@@ -9,6 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mlx_notebook.core.results import TokenLogprob
     from mlx_notebook.core.rows import RowStatus
 
 
@@ -42,6 +45,16 @@ class RowProgress(Protocol):
         """A sentence saying why the row waits, or ""."""
         ...
 
+    @property
+    def thinking(self) -> str:
+        """A sentence while the model writes inside its thinking marks, or ""."""
+        ...
+
+    @property
+    def paused(self) -> bool:
+        """Whether the row's gateway is paused."""
+        ...
+
 
 class RowSource(Protocol):
     """One row, as a view sees it. `gateway.handle.Handle` is one."""
@@ -54,6 +67,14 @@ class RowSource(Protocol):
     def text_so_far(self) -> str: ...
     def text_from(self, position: int, /) -> str:
         """The text after a position in characters."""
+        ...
+
+    def pieces(self, after: int = 0, /) -> list[str]:
+        """The text that each token after the first `after` brought."""
+        ...
+
+    def logprobs_so_far(self, after: int = 0, /) -> Sequence[TokenLogprob]:
+        """Log-probabilities of the tokens after the first `after`; empty where they were not asked for."""
         ...
 
     def progress(self) -> RowProgress: ...

@@ -15,7 +15,7 @@ from mlx_notebook.notebook.run_widget import STATIC
 from mlx_notebook.notebook.static_html import clean_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _EXPORT = re.compile(r"export\s*\{\s*([\w$]+) as default\s*\};?\s*$")
 
@@ -47,7 +47,14 @@ made.render({ model, el: document.getElementById("mlx-view"), signal });
 """
 
 
-def run_page(view: str, snapshot: Mapping[str, Any], body: Mapping[str, Any], *, static: str) -> str:
+def run_page(
+    view: str,
+    snapshot: Mapping[str, Any],
+    body: Mapping[str, Any],
+    *,
+    static: str,
+    chosen: Mapping[str, Sequence[int]] | None = None,
+) -> str:
     """The whole page.
 
     Args:
@@ -55,8 +62,10 @@ def run_page(view: str, snapshot: Mapping[str, Any], body: Mapping[str, Any], *,
         snapshot: the widget's trait.
         body: everything of the run (docs/wire.md), `why` included.
         static: HTML for readers without script, escaped already.
+        chosen: the traits `selected` and `brush`, as the page opens.
     """
-    state = {"snapshot": {**snapshot, "live": False, "final": True, "body": dict(body)}, "selected": [], "brush": []}
+    told = {**snapshot, "live": False, "final": True, "body": dict(body)}
+    state = {"snapshot": told, "selected": [], "brush": [], **(chosen or {})}
     title = escape(clean_text(f"{view} of {snapshot['title']}"))
     style = (STATIC / f"{view}.css").read_text(encoding="utf-8")
     return (

@@ -13,6 +13,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.notebook.static_html import METADATA_KEY, clean_text
+from mlx_notebook.plots import STATES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,14 +21,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_ROWS = 60
-WAITING, PROMPT, ANSWER = "#737b84", "#e69f00", "#0072b2"
 SIGNS = {
-    "queued": ("\u25cb", WAITING),
-    "prefill": ("\u25d0", "#b87a00"),
-    "decode": ("\u25cf", ANSWER),
-    "finished": ("\u2713", "#00795b"),
-    "cancelled": ("\u2298", "#a8497f"),
-    "failed": ("!", "#c24f00"),
+    "queued": "\u25cb",
+    "prefill": "\u25d0",
+    "decode": "\u25cf",
+    "finished": "\u2713",
+    "cancelled": "\u2298",
+    "failed": "!",
 }
 WORDS = {"prefill": "reading prompt", "decode": "writing"}
 
@@ -91,10 +91,10 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _line(row: Mapping[str, Any]) -> str:
     state = str(row["status"])
-    sign, colour = SIGNS[state]
+    sign = f'<b style="color:{STATES[state]}">{SIGNS[state]}</b>'
     cells = (
         f"#{row['id']}",
-        f'<span style="white-space:nowrap"><b style="color:{colour}">{sign}</b> {WORDS.get(state, state)}</span>',
+        f'<span style="white-space:nowrap">{sign} {WORDS.get(state, state)}</span>',
         f"<bdi>{escape(str(row['title']))}</bdi>",
         str(row["prompt_tokens"]),
         str(row["generated_tokens"]),
@@ -135,7 +135,7 @@ def png(body: Mapping[str, Any], title: str) -> bytes:
     ids = {row["id"]: place for place, row in enumerate(rows)}
     for row_id, start, end in zip(chunks["row"], chunks["start"], chunks["end"], strict=True):
         if row_id in ids:
-            _bar(axes, ids[row_id], start - zero, end - zero, color=PROMPT)
+            _bar(axes, ids[row_id], start - zero, end - zero, color=STATES["prefill"])
     _label(axes, rows, title)
     file = io.BytesIO()
     figure.savefig(file, format="png", metadata={"Software": None})
@@ -149,18 +149,26 @@ def _bar(axes: Axes, place: int, start_us: float, end_us: float, **style: Any) -
 def _draw_row(axes: Axes, place: int, row: Mapping[str, Any], zero: int, now: int) -> None:
     end = row["end"] if row["end"] >= 0 else now
     admitted = row["admit"] if row["admit"] >= 0 else end
-    _bar(axes, place, row["submit"] - zero, admitted - zero, facecolor="none", edgecolor=WAITING, hatch="////", lw=0)
+    _bar(
+        axes,
+        place,
+        row["submit"] - zero,
+        admitted - zero,
+        facecolor="none",
+        edgecolor=STATES["queued"],
+        hatch="////",
+        lw=0,
+    )
     if row["first"] >= 0:
-        _bar(axes, place, row["first"] - zero, end - zero, color=ANSWER)
+        _bar(axes, place, row["first"] - zero, end - zero, color=STATES["decode"])
     if row["end"] >= 0:
-        sign, colour = SIGNS[str(row["status"])]
         axes.annotate(
-            sign,
+            SIGNS[row["status"]],
             (end / 1e6 - zero / 1e6, place),
             (3, 0),
             textcoords="offset points",
             va="center",
-            color=colour,
+            color=STATES[row["status"]],
             weight="bold",
         )
 
@@ -175,11 +183,13 @@ def _label(axes: Axes, rows: Sequence[Mapping[str, Any]], title: str) -> None:
     axes.set_xlabel("seconds")
     axes.set_title(_plain(clean_text(title)).replace("$", r"\$"), fontsize=10, loc="left")
     marks = [
-        Patch(facecolor="none", edgecolor=WAITING, hatch="////", lw=0, label="waiting for a place"),
-        Patch(color=PROMPT, label="reading the prompt"),
-        Patch(color=ANSWER, label="writing"),
+        Patch(facecolor="none", edgecolor=STATES["queued"], hatch="////", lw=0, label="waiting for a place"),
+        Patch(color=STATES["prefill"], label="reading the prompt"),
+        Patch(color=STATES["decode"], label="writing"),
     ]
-    axes.figure.legend(handles=marks, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    endings = {str(row["status"]) for row in rows if row["end"] >= 0}
+    marks += [Patch(alpha=0, label=f"{sign} {state}") for state, sign in SIGNS.items() if state in endings]
+    axes.figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), fontsize=8, frameon=False)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
 

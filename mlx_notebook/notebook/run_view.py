@@ -100,6 +100,10 @@ class RunView(traitlets.HasTraits):
     def _ipython_display_(self) -> None:
         self.display()
 
+    def _repr_mimebundle_(self, **_asked: object) -> tuple[dict[str, Any], dict[str, Any]]:
+        """For notebooks that are not IPython's (marimo); the page that shows it says hello, and is fed from then on."""
+        return self._live_bundle()
+
     def display(self) -> None:
         """Show the view in the running cell and let the publisher feed it. Returns at once."""
         self._asked_at = time.monotonic()
@@ -107,17 +111,22 @@ class RunView(traitlets.HasTraits):
             self._as_text = True
             self._publish(*self._frozen_bundle(), update=False)
             return
-        bundle = self.widget._repr_mimebundle_()
-        data: dict[str, Any] = dict(bundle[0]) if bundle else {}
-        self._publish({**data, "text/plain": repr(self)}, {}, update=False)
+        self._publish(*self._live_bundle(), update=False)
         publisher().follow(self)
 
     def to_html(self, path: str | pathlib.Path | None = None) -> str:
         """The run as it stands, as one HTML file that needs no network and no kernel; written to `path` if given.
 
-        The prompts and the texts that this view shows are in it, as text.
+        The prompts and the texts that this view shows are in it, as text; the rows and steps that are chosen are
+        chosen there too.
         """
-        page = run_page(self.view, self._snapshot(final=True), self._feed.whole(why=True), static=self._static_html())
+        page = run_page(
+            self.view,
+            self._snapshot(final=True),
+            self._feed.whole(why=True),
+            static=self._static_html(),
+            chosen={name: list(getattr(self, name)) for name in self._shared()},
+        )
         if path is not None:
             pathlib.Path(path).write_text(page, encoding="utf-8")
         return page
@@ -132,18 +141,22 @@ class RunView(traitlets.HasTraits):
 
     def tick(self) -> bool:
         """Send what is new; False = nothing more will come until somebody asks."""
-        if self._as_text:
+        over = self._final or self._feed.over()
+        if self._as_text and (over or not self._views.heard):
             return False
-        if self._final or self._feed.over():
-            return self._end()
-        if not self._views.heard:
+        if self._as_text:
+            self._be_live_again()
+        if not over and not self._views.heard:
             return self._wait_for_a_page()
         if self._views.take_resync():
             self._parts, self._part = self._feed.history() or [{}], 0
             self._figures_at = 0.0
         if self._part < len(self._parts):
             self._send_part()
-        elif self._views.visible:
+            return over or self._somebody_looks()
+        if over:
+            return self._end()
+        if self._views.visible:
             self._send_news()
         return self._somebody_looks()
 
@@ -154,6 +167,7 @@ class RunView(traitlets.HasTraits):
             self._freeze.now()
 
     def _end(self) -> bool:
+        """The last word, once. A page that comes after it was given the history by `tick`."""
         self._final = True
         if self._widget is not None and not self._widget.snapshot.get("final"):
             self._send_news()
@@ -175,6 +189,11 @@ class RunView(traitlets.HasTraits):
             self._publish_frozen()
             return False
         return True
+
+    def _be_live_again(self) -> None:
+        """A page said hello after all: it was busy, not absent."""
+        self._as_text = False
+        self._publish(*self._live_bundle(), update=True)
 
     def _somebody_looks(self) -> bool:
         """A view that was closed holds nothing back; it is followed again when a page shows it again."""
@@ -240,6 +259,11 @@ class RunView(traitlets.HasTraits):
     def _frozen_bundle(self) -> tuple[dict[str, str], dict[str, Any]]:
         return frozen_run(self._feed.whole(), title=self._feed.title, view=self.view, selected=self.selected)
 
+    def _live_bundle(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        bundle = self.widget._repr_mimebundle_()
+        data: dict[str, Any] = dict(bundle[0]) if bundle else {}
+        return {**data, "text/plain": repr(self)}, {}
+
     def _publish_frozen(self) -> None:
         if self._asked_at:  # what was never shown has no output to turn into a picture
             self._publish(*self._frozen_bundle(), update=True)
@@ -258,6 +282,8 @@ class RunView(traitlets.HasTraits):
             if content.get("kind") == "ask":
                 self._answer(content)
             elif self._views.hear(content):
+                if content.get("kind") == "hello" and self._views.doubtful:
+                    self._send({"kind": "who"})
                 publisher().follow(self)
         except Exception:  # noqa: BLE001 - whatever a page may send, the kernel goes on
             _log.exception("a message of the page was not understood: %r", content)

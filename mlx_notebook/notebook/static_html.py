@@ -69,10 +69,14 @@ def running_note(progress: RowProgress) -> str:
     """What a row that has not ended is doing, in words."""
     if progress.status is RowStatus.QUEUED:
         return f"waiting: {progress.waiting}" if progress.waiting else "waiting"
-    paused = "paused, " if getattr(progress, "paused", False) else ""  # not every source of rows knows
+    paused = "paused, " if progress.paused else ""
     if progress.status is RowStatus.PREFILL:
-        return f"{paused}reading the prompt, {progress.prefilled:,} of {progress.prompt_tokens:,} tokens"
-    return f"{paused}answering, {progress.generated_tokens:,} tokens so far"
+        return f"{paused}reading the prompt, {progress.prefilled:,} of {_tokens(progress.prompt_tokens)}"
+    return f"{paused}answering, {_tokens(progress.generated_tokens)} so far"
+
+
+def _tokens(count: int) -> str:
+    return f"{count:,} token{'' if count == 1 else 's'}"
 
 
 def frozen_bundle(

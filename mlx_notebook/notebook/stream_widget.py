@@ -53,8 +53,8 @@ class StreamWidget(anywidget.AnyWidget):
     snapshot = traitlets.Dict().tag(sync=True)
     selected = traitlets.List(traitlets.Int()).tag(sync=True)
 
-    def __init__(self, *, title: str, rows: list[dict[str, Any]], traced: bool = False) -> None:
-        first: Snapshot = {"seq": 0, "count": 0, "title": title, "final": False, "traced": traced, "rows": rows}
+    def __init__(self, *, title: str, rows: list[dict[str, Any]]) -> None:
+        first: Snapshot = {"seq": 0, "count": 0, "title": title, "final": False, "rows": rows}
         super().__init__(snapshot=first)
         frontend.let_comms_use_subshell(self)
         self.on_msg(self._hello)
@@ -107,7 +107,6 @@ class StreamView(traitlets.HasTraits):
         self._freeze = Freeze(self._views, self._publish_frozen, on_frozen)
         self._widget: StreamWidget | None = None
         self._making = threading.Lock()
-        self._traced = bool(self._cursors) and all(cursor.traced for cursor in self._cursors)
         self._asked_tokens: deque[tuple[int, bool, str]] = deque()
         self._as_text = False
         self._asked_at = 0.0
@@ -124,7 +123,7 @@ class StreamView(traitlets.HasTraits):
         with self._making:
             if self._widget is None:
                 rows = [cursor.whole() for cursor in self._cursors]
-                self._widget = StreamWidget(title=self._title, rows=rows, traced=self._traced)
+                self._widget = StreamWidget(title=self._title, rows=rows)
                 traitlets.link((self, "selected"), (self._widget, "selected"))
                 self._widget.on_msg(self._on_message)
                 self._next_snapshot = time.monotonic() + SNAPSHOT_S
@@ -146,6 +145,10 @@ class StreamView(traitlets.HasTraits):
 
     def _ipython_display_(self) -> None:
         self.display()
+
+    def _repr_mimebundle_(self, **_asked: object) -> tuple[dict[str, Any], dict[str, Any]]:
+        """For notebooks that are not IPython's (marimo); the page that shows it says hello, and is fed from then on."""
+        return self._live_bundle()
 
     def to_html(self, path: str | pathlib.Path | None = None) -> str:
         """The rows' texts as they stand, as a whole HTML page; also written to `path` (UTF-8) if given."""
@@ -178,13 +181,15 @@ class StreamView(traitlets.HasTraits):
             self._freeze.now()
 
     def _after_the_end(self) -> bool:
-        if self._keep and not self._as_text:
+        """A page may come, come back or ask for more after all is said, as long as its view lives."""
+        if not self._as_text:
             missed, asked = self._views.take_resync(), self._take_token_asks()
             if missed:
                 self._send_snapshot(final=True)
             if missed or asked:
                 self._send_tokens(anew=missed)
-            return False
+            if self._keep:
+                return False
         more = self._freeze.tick()
         if self._freeze.widget_may_close and self._widget is not None:
             frontend.close_widget(self._widget)
@@ -235,15 +240,13 @@ class StreamView(traitlets.HasTraits):
         return asked
 
     def _note_token_ask(self, content: Mapping[str, Any]) -> None:
-        row, on, view = int(content["row"]), bool(content["on"]), str(content.get("view", ""))
+        row = int(content["row"])
         if not 0 <= row < len(self._handles):
             raise IndexError(f"there is no row {row}")
-        if on or view or self._views.count <= 1:  # who does not say which view stops must not stop another
-            self._asked_tokens.append((row, on, view))
+        self._asked_tokens.append((row, bool(content["on"]), str(content["view"])))
 
     def _forget_follower(self, view: str) -> None:
-        gone = [view, *([""] if not self._views.count else [])]
-        self._asked_tokens.extend((row, False, one) for row in range(len(self._cursors)) for one in gone)
+        self._asked_tokens.extend((row, False, view) for row in range(len(self._cursors)))
 
     def _send_tokens(self, *, anew: bool) -> None:
         """The tokens that followers have not got yet, or all; nothing where nobody follows."""
@@ -271,7 +274,6 @@ class StreamView(traitlets.HasTraits):
             "count": self._count,
             "title": self._title,
             "final": final,
-            "traced": self._traced,
             "rows": rows,
         }
         self.widget.snapshot = {**snapshot}
@@ -288,7 +290,8 @@ class StreamView(traitlets.HasTraits):
         return frozen_bundle(self._handles, title=self._title, metadata=self._metadata, prompts=self._prompts)
 
     def _publish_frozen(self) -> None:
-        self._publish(*self._text_bundle(), update=True)
+        if self._asked_at:  # what was never shown by us has no output to turn into text
+            self._publish(*self._text_bundle(), update=True)
 
     def _publish(self, data: Mapping[str, Any], metadata: Mapping[str, Any], *, update: bool) -> None:
         from IPython.display import publish_display_data
@@ -310,7 +313,7 @@ class StreamView(traitlets.HasTraits):
                 self._tell_token(int(content["row"]), int(content["n"]))
             elif self._views.hear(content):
                 if kind == "gone":
-                    self._forget_follower(str(content.get("view", "")))
+                    self._forget_follower(str(content["view"]))
                 publisher().follow(self)
         except Exception:  # noqa: BLE001 - whatever a page may send, the kernel goes on
             _log.exception("a message of the page was not understood: %r", content)

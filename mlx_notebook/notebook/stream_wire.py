@@ -39,7 +39,6 @@ class Snapshot(TypedDict):
     count: int
     title: str
     final: bool
-    traced: bool
     rows: list[dict[str, Any]]
 
 
@@ -60,13 +59,10 @@ def figures(progress: RowProgress) -> Figures:
 
 
 def _thinking(progress: RowProgress) -> str:
-    """What a row that runs needs said: that it is paused, or (its answer still being empty) that the model thinks.
-
-    Not every source of rows knows.
-    """
-    if getattr(progress, "paused", False):
+    """What a row that runs needs said: that it is paused, or (its answer still being empty) that the model thinks."""
+    if progress.paused:
         return "paused: resume() on its gateway, or the dashboard's button, lets it go on"
-    return str(getattr(progress, "thinking", ""))
+    return progress.thinking
 
 
 def _rounded(value: float | None) -> float | None:
@@ -85,18 +81,13 @@ class RowCursor:
         self._tokens = 0
 
     @property
-    def traced(self) -> bool:
-        """Whether the text can be had token by token. Not every source of rows can."""
-        return hasattr(self._handle, "pieces")
-
-    @property
     def followed(self) -> bool:
         """Whether a view wants the text token by token."""
         return bool(self._followers)
 
-    def follow_tokens(self, on: bool, view: str = "") -> None:
-        """Tell the text token by token too, from the first on; or no longer, as soon as no view wants it."""
-        if on and self.traced:
+    def follow_tokens(self, on: bool, view: str) -> None:
+        """Tell a view the text token by token too, from the first on; or no longer, as soon as no view wants it."""
+        if on:
             self._followers.add(view)
             self._tokens = 0
         else:
@@ -127,7 +118,7 @@ class RowCursor:
         return news
 
     def _new_tokens(self, after: int) -> dict[str, Any] | None:
-        handle: Any = self._handle
+        handle = self._handle
         # The row's end first: the last token may get more text till then, and is held back.
         over = handle.done()
         pieces = handle.pieces(after)

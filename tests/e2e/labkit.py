@@ -187,8 +187,8 @@ def wait_ready(page: Page) -> None:
 
 def wait_open(page: Page) -> None:
     """Wait until the notebook is on the page, whatever its kernel does."""
-    page.wait_for_function("() => !!window.jupyterapp")
-    page.evaluate("() => window.jupyterapp.started")
+    # As one wait, which outlives a navigation: a second tab of a workspace is sent on to a workspace of its own.
+    page.wait_for_function("() => window.jupyterapp?.started.then(() => true)")
     page.wait_for_selector(SHOWN)
 
 

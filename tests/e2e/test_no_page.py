@@ -68,7 +68,7 @@ def test_text_is_updated_in_place_and_the_next_view_makes_no_widget(client: Bloc
     # Nobody said hello: the first update comes by itself.
     assert next_update(client)["text/plain"] == "[waiting]"
     run(client, "row.say('A <fox>')")
-    while (update := next_update(client))["text/plain"] != "A <fox>\n[answering, 1 tokens so far]":
+    while (update := next_update(client))["text/plain"] != "A <fox>\n[answering, 1 token so far]":
         pass
     assert "A &lt;fox&gt;" in update["text/html"]
     run(client, "row.finish()")

@@ -16,8 +16,8 @@ from traitlets.config import Config
 from mlx_notebook.engine.backend import ScriptedBackend, scripted_texts
 from mlx_notebook.gateway.gateway import Gateway
 from mlx_notebook.gateway.registry import registry
-from mlx_notebook.notebook import extension, frontend, stream_widget
-from tests.notebook.streaming import Wire
+from mlx_notebook.notebook import extension, frontend, run_view, stream_widget
+from tests.notebook.streaming import WIDGET, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -109,15 +109,19 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
         def publish_msg(
             self, msg_type: str, data: Any = None, metadata: Any = None, buffers: Any = None, **keys: Any
         ) -> None:
-            del metadata, buffers, keys
+            del metadata, keys
+            assert not buffers, "some front ends lose binary messages, and VS Code's page can send none"
             wire.messages.append((msg_type, data or {}))
+            wire.order.append(msg_type)
 
     def publish(data: Any, metadata: Any, *, transient: Any, update: bool) -> None:
         wire.displays.append((data, metadata, transient["display_id"], update))
+        wire.order.append(f"{'update' if update else 'display'} {'widget' if WIDGET in data else 'text'}")
 
     monkeypatch.setattr(comm, "create_comm", RecordingComm)
     monkeypatch.setattr("IPython.display.publish_display_data", publish)
-    monkeypatch.setattr(stream_widget, "publisher", wire.publisher)
+    for module in (stream_widget, run_view):
+        monkeypatch.setattr(module, "publisher", wire.publisher)
     monkeypatch.setattr(stream_widget, "time", SimpleNamespace(monotonic=wire.monotonic))
     monkeypatch.setattr("mlx_notebook.notebook.freeze.time", SimpleNamespace(monotonic=wire.monotonic))
     monkeypatch.setattr(frontend, "kernel_has_comms", lambda: True)

@@ -6,8 +6,9 @@ import itertools
 import threading
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from mlx_notebook.core.results import TokenLogprob
 from mlx_notebook.core.rows import RowStatus
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class FakeProgress:
     finish_detail: str | None = None
     error: str | None = None
     waiting: str = ""
+    thinking: str = ""
+    paused: bool = False
 
 
 class FakeRow:
@@ -40,6 +43,7 @@ class FakeRow:
         self.prompt_text = prompt
         self.cancels = 0
         self._text = ""
+        self._pieces: list[str] = []
         self._progress = FakeProgress()
         self._lock = threading.Lock()
         self.cancelled = threading.Event()
@@ -52,6 +56,14 @@ class FakeRow:
     def text_from(self, position: int, /) -> str:
         with self._lock:
             return self._text[position:]
+
+    def pieces(self, after: int = 0, /) -> list[str]:
+        """Each `say` is a token."""
+        with self._lock:
+            return self._pieces[after:]
+
+    def logprobs_so_far(self, after: int = 0, /) -> list[TokenLogprob]:
+        return [TokenLogprob(n, -0.5 * n) for n in range(len(self.pieces()))][after:]
 
     def progress(self) -> FakeProgress:
         with self._lock:
@@ -67,6 +79,11 @@ class FakeRow:
     def done(self) -> bool:
         return self.progress().status.final
 
+    def be(self, **changes: Any) -> None:
+        """Have other figures."""
+        with self._lock:
+            self._progress = replace(self._progress, **changes)
+
     def wait_for(self, sentence: str) -> None:
         with self._lock:
             self._progress = replace(self._progress, waiting=sentence, elapsed_ms=3_400)
@@ -80,6 +97,7 @@ class FakeRow:
     def say(self, text: str, tps: float | None = 12.5) -> None:
         with self._lock:
             self._text += text
+            self._pieces.append(text)
             self._progress = replace(
                 self._progress,
                 status=RowStatus.DECODE,

@@ -104,7 +104,8 @@ class _Simulation:
             busy.add(row["slot"])
             row["status"], row["admit"] = "prefill", self.now
         for place, waits in enumerate(self.queue):
-            ahead = f", and {place} rows are before it" if place else ""
+            before = "1 row is" if place == 1 else f"{place} rows are"
+            ahead = f", and {before} before it" if place else ""
             self.rows[waits]["waiting"] = f"all {self.places} places are taken{ahead}"
 
     def _read(self) -> None:

@@ -6,16 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 from mlx_notebook.notebook.stream_widget import StreamView
 
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
 if TYPE_CHECKING:
+    from mlx_notebook.notebook.run_view import RunView
     from tests.notebook.fake_rows import FakeRow
 
 
 class Wire:
-    """Everything that leaves: comm messages and display updates, in order; and a clock to turn."""
+    """Everything that leaves: comm messages and display updates, in order; and a clock to turn.
+
+    `order` names all that left: messages by their kind, outputs as "display" or "update" of a "widget" or of "text".
+    """
 
     def __init__(self) -> None:
         self.messages: list[tuple[str, dict[str, Any]]] = []
         self.displays: list[tuple[dict[str, Any], dict[str, Any], str, bool]] = []
+        self.order: list[str] = []
         self.followed = 0
         self.spent = 0
         self.now = 1000.0
@@ -47,7 +54,7 @@ class Wire:
         ]
 
 
-def tell(to: StreamView, /, **content: Any) -> None:
+def tell(to: StreamView | RunView, /, **content: Any) -> None:
     """A message of the page, as the comm would bring it."""
     to.widget._handle_msg({"content": {"data": {"method": "custom", "content": content}}, "buffers": []})
 

@@ -70,6 +70,13 @@ def open_page(sent: Sent) -> None:
     sent.page_says(kind="view", page="1", view="1/1", on=True)
 
 
+def ticked(sent: Sent) -> None:
+    """As the publisher does: until nothing more is to come (a live view: ten times)."""
+    for _ in range(10):
+        if not sent.view.tick():
+            return
+
+
 def test_a_new_view_gets_the_history_and_then_what_is_new(sent: Sent, feed: FakeFeed) -> None:
     open_page(sent)
     assert sent.view.tick()
@@ -91,6 +98,37 @@ def test_a_hidden_view_is_sent_nothing_and_the_history_when_it_is_seen_again(sen
     sent.page_says(kind="visible", view="1/1", on=True)
     sent.view.tick()
     assert sent.kinds() == ["history", "history"]
+
+
+class ListeningFeed(FakeFeed):
+    """Notes what it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(simulate(40))
+        self.calls: list[str] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in {"over", "figures", "history", "news", "whole"}:
+            self.calls.append(name)
+        return super().__getattribute__(name)
+
+
+def test_a_hidden_or_closed_view_asks_for_nothing_but_whether_the_run_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    feed = ListeningFeed()
+    sent = Sent(Dashboard(feed), monkeypatch)
+    open_page(sent)
+    sent.view.tick()
+    sent.page_says(kind="visible", view="1/1", on=False)
+    feed.calls.clear()
+    assert [sent.view.tick() for _ in range(20)] == [True] * 20
+    assert feed.calls == ["over"] * 20
+    sent.page_says(kind="gone", view="1/1")
+    monkeypatch.setattr("mlx_notebook.notebook.run_view.GONE_S", 0.0)
+    feed.calls.clear()
+    assert not sent.view.tick()  # the publisher lets go of it
+    assert feed.calls == ["over"]
 
 
 def test_a_page_that_missed_something_gets_everything(sent: Sent) -> None:
@@ -157,6 +195,22 @@ def test_another_tab_of_the_same_notebook_counts_as_soon_as_it_is_heard_again(se
     assert "history" in sent.kinds()
 
 
+def test_a_second_tab_does_not_take_the_place_of_one_that_says_it_is_there(
+    sent: Sent, feed: FakeFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_page(sent)
+    sent.view.tick()
+    assert "who" not in sent.kinds()
+    sent.page_says(kind="hello", page="2", buffers=False)
+    assert sent.kinds()[-1] == "who"
+    sent.page_says(kind="here", view="1/1")
+    sent.page_says(kind="view", page="2", view="2/1", on=True)
+    sent.page_says(kind="gone", view="2/1")
+    monkeypatch.setattr("mlx_notebook.notebook.run_view.GONE_S", 0.0)
+    assert sent.view.tick()
+    assert feed.resumed == 0
+
+
 def test_a_timeline_has_no_button_to_resume_and_holds_no_pause(feed: FakeFeed, monkeypatch: pytest.MonkeyPatch) -> None:
     sent = Sent(Timeline(feed), monkeypatch)
     open_page(sent)
@@ -207,6 +261,57 @@ def test_the_end_of_the_run_is_the_last_word(sent: Sent, feed: FakeFeed) -> None
     assert sent.view.widget.snapshot["final"]
 
 
+def test_a_page_that_comes_after_the_end_gets_the_history(sent: Sent, feed: FakeFeed) -> None:
+    open_page(sent)
+    sent.view.tick()
+    feed.is_over = True
+    sent.view.tick()
+    told = len(sent.messages)
+    sent.page_says(kind="hello", page="2", buffers=False)
+    sent.page_says(kind="view", page="2", view="2/1", on=True)
+    ticked(sent)
+    [history] = [message for message in sent.messages[told:] if message["kind"] != "who"]
+    assert history["kind"] == "history"
+    assert history["requests"]["id"] == feed.body["requests"]["id"]
+    assert history["seq"] == sent.view.widget.snapshot["seq"]
+
+
+def test_a_history_that_is_under_way_at_the_end_is_told_to_its_end(
+    sent: Sent, feed: FakeFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "history", lambda: [{"now": 1}, {"now": 2}, {"now": 3}])
+    open_page(sent)
+    sent.view.tick()
+    feed.is_over = True
+    feed.more.append({"now": 7})
+    ticked(sent)
+    assert [(one["kind"], one["now"]) for one in sent.messages] == [
+        ("history", 1), ("history", 2), ("history", 3), ("delta", 7)
+    ]  # fmt: skip
+    assert sent.view.widget.snapshot["final"]
+
+
+def test_a_page_that_says_hello_late_gets_the_live_view_in_place_of_the_picture(
+    sent: Sent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[set[str]] = []
+    monkeypatch.setattr(frontend, "HELLO_S", 0.0)
+    monkeypatch.setattr(frontend, "kernel_has_comms", lambda: True)
+    monkeypatch.setattr("IPython.display.publish_display_data", lambda data, _about, **_more: shown.append(set(data)))
+    widget = "application/vnd.jupyter.widget-view+json"
+    sent.view.display()
+    sent.view.tick()
+    assert ["image/png" in data for data in shown] == [False, True]
+    open_page(sent)
+    frontend.said_hello()
+    ticked(sent)
+    assert [widget in data for data in shown] == [True, False, True]
+    assert sent.kinds()[0] == "history"
+    sent.view.close()
+    ticked(sent)
+    assert "image/png" in shown[-1]
+
+
 def test_selected_is_one_trait_of_view_and_widget(feed: FakeFeed) -> None:
     view = Timeline(feed)
     view.selected = [3]
@@ -242,6 +347,15 @@ def test_a_file_of_a_hostile_run_holds_text_and_no_markup_of_it(view_class: type
     state = json.loads(data[1])
     assert state["snapshot"]["body"]["titles"]["title"][0] == HOSTILE.replace("\ud800", "?")
     assert set(state["snapshot"]["body"]["why"]) == {str(row) for row in state["snapshot"]["body"]["requests"]["id"]}
+
+
+def test_a_file_opens_with_what_the_reader_had_chosen(feed: FakeFeed) -> None:
+    view = Timeline(feed)
+    view.selected, view.brush = [3, 1], [4, 9]
+    data = re.search(r'id="mlx-data">(.*?)</script>', view.to_html(), flags=re.DOTALL)
+    assert data is not None
+    state = json.loads(data[1])
+    assert (state["selected"], state["brush"]) == ([3, 1], [4, 9])
 
 
 def test_script_data_cannot_end_its_element() -> None:

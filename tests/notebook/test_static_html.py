@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from html.parser import HTMLParser
 
 import pytest
@@ -19,13 +18,6 @@ from mlx_notebook.notebook.static_html import (
 from tests.notebook.fake_rows import FakeProgress, FakeRow
 
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>&amp; \x00 'quotes\" end"
-
-
-@dataclass(frozen=True)
-class PausedProgress(FakeProgress):
-    """Of a row whose gateway is paused."""
-
-    paused: bool = True
 
 
 class Seen(HTMLParser):
@@ -137,14 +129,14 @@ def test_rows_that_run_say_what_they_do() -> None:
     row.read(1280, 2900)
     assert running_note(row.progress()) == "reading the prompt, 1,280 of 2,900 tokens"
     row.say("x")
-    assert frozen_bundle([row], title="", metadata={})[0]["text/plain"] == "x\n[answering, 1 tokens so far]"
+    assert frozen_bundle([row], title="", metadata={})[0]["text/plain"] == "x\n[answering, 1 token so far]"
 
 
 def test_rows_of_a_paused_gateway_say_so() -> None:
-    running = FakeProgress(status=RowStatus.DECODE, generated_tokens=3)
-    reading = FakeProgress(status=RowStatus.PREFILL, prefilled=2)
-    assert running_note(PausedProgress(**vars(running))) == "paused, answering, 3 tokens so far"
-    assert running_note(PausedProgress(**vars(reading))) == "paused, reading the prompt, 2 of 8 tokens"
+    running = FakeProgress(status=RowStatus.DECODE, generated_tokens=3, paused=True)
+    reading = FakeProgress(status=RowStatus.PREFILL, prefilled=2, paused=True)
+    assert running_note(running) == "paused, answering, 3 tokens so far"
+    assert running_note(reading) == "paused, reading the prompt, 2 of 8 tokens"
 
 
 def test_saved_text_carries_no_timings_and_no_ids() -> None:

@@ -50,7 +50,7 @@ def test_status_shows_gateways_rows_and_the_holder(
     assert lines[1].startswith("idle ")
     assert lines[2].startswith("busy <b> (current)")
     row = {line.split()[0]: line for line in lines[4:] if line and line[0].isdigit()}
-    assert "answering, 1 tokens so far" in row[str(first.id)]
+    assert "answering, 1 token so far" in row[str(first.id)]
     assert row[str(first.id)].endswith("first <script>")
     assert "waiting" in row[str(second.id)]
     assert row[str(second.id)].endswith("second")

@@ -11,14 +11,12 @@ from mlx_notebook.notebook import frontend
 from mlx_notebook.notebook.freeze import SELECTION_S
 from mlx_notebook.notebook.stream_widget import SNAPSHOT_S, STATIC_TICK_S, StreamView
 from tests.notebook.fake_rows import FakeRow
-from tests.notebook.streaming import shown, tell
+from tests.notebook.streaming import WIDGET, shown, tell
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.notebook.streaming import Wire
-
-WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def test_a_view_is_displayed_once_with_a_repr_that_never_changes(wire: Wire) -> None:
@@ -241,7 +239,7 @@ def test_where_no_page_answers_the_display_is_updated_as_text(wire: Wire) -> Non
     wire.now += frontend.HELLO_S + 0.1
     assert view.tick()
     assert frontend.state() == "no"
-    assert wire.displays[-1][0]["text/plain"] == "A\n[answering, 1 tokens so far]"
+    assert wire.displays[-1][0]["text/plain"] == "A\n[answering, 1 token so far]"
     assert wire.displays[-1][3]
     row.say(" fox")
     assert view.tick()  # too soon for another update
@@ -320,7 +318,7 @@ def test_stop_freezes_what_there_is(wire: Wire) -> None:
     view = shown(row)
     row.say("half")
     view.stop()
-    assert wire.displays[-1][0]["text/plain"] == "half\n[answering, 1 tokens so far]"
+    assert wire.displays[-1][0]["text/plain"] == "half\n[answering, 1 token so far]"
     view.stop()
     assert len(wire.displays) == 2
 
