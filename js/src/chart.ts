@@ -2,7 +2,7 @@
 // hatched = waiting, striped = reading the prompt, solid = one token a column, a thin line = in the batch
 // but not in this column, a sign at the end = how it ended.
 
-import type { Run, RunRow } from "./run";
+import { Run, type RunRow } from "./run";
 
 export interface Colours {
   fg: string;
@@ -270,23 +270,12 @@ export function drawAxis(
   const final = run.step[to] as number;
   for (let step = Math.ceil((run.step[from] as number) / every) * every; step <= final; step += every) {
     // The first column of a step is its decoding; chunks after it bear its number too.
-    const column = firstAtLeast(run.step, step);
+    const column = Run.search(run.step, step);
     const x = scale.left(column);
     if (!run.decode[column] || x < x0 || x > x1 - 30 || x - last < 44) continue;
     pen.text(String(step), x, y, colours.dim);
     last = x;
   }
-}
-
-function firstAtLeast(sorted: ArrayLike<number>, value: number): number {
-  let low = 0;
-  let high = sorted.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if ((sorted[middle] as number) < value) low = middle + 1;
-    else high = middle;
-  }
-  return low;
 }
 
 /** Times since the first step, at round ones. */
