@@ -203,6 +203,17 @@ def one_run(kind: str, needs: list[dict[str, float]]) -> dict[str, float]:
     return found[0]
 
 
+def place() -> tuple[str, dict[str, str]]:
+    """The result's name, and what else is said of it: a GPU has other stores than a CPU, so its result its own file."""
+    import mlx.core as mx
+
+    from benchmarks.fast.table import device
+
+    if mx.default_device().type == mx.DeviceType.cpu:
+        return "held_bytes", {}
+    return "held_bytes_gpu", {"device": device(), "command": "python -m benchmarks.held_bytes"}
+
+
 def main() -> int:
     """Measure, print, keep."""
     options = arguments(__doc__, rounds=2)
@@ -213,13 +224,9 @@ def main() -> int:
         warmup=0,
     )
     samples |= {f"{kind}: need": found for kind, found in needs.items()}
-    report = Report(
-        "held_bytes",
-        "Bytes that rows hold, over what they need",
-        lines(samples),
-        samples,
-        {"lengths": LENGTHS, "joiner": JOINER, "steps": STEPS},
-    )
+    name, where = place()
+    settings = {"lengths": LENGTHS, "joiner": JOINER, "steps": STEPS, **where}
+    report = Report(name, "Bytes that rows hold, over what they need", lines(samples), samples, settings)
     return finish(report, keep=not options.no_keep)
 
 

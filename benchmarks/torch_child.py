@@ -27,6 +27,9 @@ def runs_of(model: Any, batches: Sequence[Sequence[list[int]]], how: dict[str, A
         began = time.perf_counter()
         outputs = model.generate_batch(inputs=list(prompts), persistent_manager=True, **how)
         spent = time.perf_counter() - began
+        errors = [output.error for output in outputs.values() if output.error]
+        if errors or len(outputs) != len(prompts):  # it only logs what ended its thread
+            raise RuntimeError(f"{len(outputs)} of {len(prompts)} answers; {errors[:1] or 'no error was given'}")
         made = sorted(len(output.generated_tokens) for output in outputs.values())
         found.append({"seconds": spent, "rows": len(made), "fewest": made[0], "most": made[-1]})
     model.destroy_cached_continuous_batching_manager()

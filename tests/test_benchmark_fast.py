@@ -14,7 +14,9 @@ import pytest
 from benchmarks import report
 from benchmarks.fast import transformers_peer
 from benchmarks.fast.__main__ import main
+from benchmarks.fast.folder import never, save_folder
 from benchmarks.fast.poisson import arrivals
+from benchmarks.fast.server import run_server, serving
 from benchmarks.fast.shapes import arrays_of, load
 from benchmarks.fast.shared import BY_HAND
 from benchmarks.fast.steps import forwards
@@ -79,6 +81,23 @@ def test_each_table_has_its_lines_and_samples(table: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("shape", ["tiny-4bit", "tiny-windowed", "tiny-hybrid"])
 def test_other_kinds_of_model_run_too(shape: str, tmp_path: Path) -> None:
     assert measured(tmp_path, "steps", "runs", "--shape", shape).keys() == {"steps", "runs"}
+
+
+@pytest.mark.parametrize("shape", ["tiny", "tiny-4bit", "tiny-windowed", "tiny-hybrid"])
+def test_the_folder_of_every_kind_of_model_is_read_again(shape: str, tmp_path: Path) -> None:
+    loaded = load(shape)
+    save_folder(loaded, tmp_path)
+    model, tokenizer = mlx_lm.load(str(tmp_path))  # Transformers reads the configuration too, for the tokenizer
+    assert [array.shape for array in arrays_of(model)] == [array.shape for array in arrays_of(loaded.model)]
+    assert tokenizer.eos_token_ids == {never(loaded)}
+
+
+@pytest.mark.slow  # starts a process
+def test_a_server_that_cannot_load_its_model_is_not_waited_for_and_says_why(tmp_path: Path) -> None:
+    save_folder(load("tiny"), tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(RuntimeError, match="No safetensors found"), serving(tmp_path, 1) as port:
+        run_server(port, ["a fox"], 1, {"a fox": 5})
 
 
 def test_a_table_that_breaks_does_not_keep_the_next_from_being_measured(

@@ -30,8 +30,9 @@ def save_folder(loaded: Loaded, folder: Path) -> None:
 
 
 def config_of(loaded: Loaded) -> dict[str, Any]:
-    """What `config.json` holds."""
-    config = {**asdict(loaded.model.args), "eos_token_id": [never(loaded)], "dtype": _name(loaded)}
+    """What `config.json` holds: nothing that is None, which Transformers takes for a value and refuses."""
+    said = {name: value for name, value in asdict(loaded.model.args).items() if value is not None}
+    config = {**said, "eos_token_id": [never(loaded)], "dtype": _name(loaded)}
     if loaded.shape.bits is not None:
         config["quantization"] = {"group_size": GROUP, "bits": loaded.shape.bits}
     return config

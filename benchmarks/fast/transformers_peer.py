@@ -77,7 +77,10 @@ def child(asked: dict[str, Any]) -> dict[str, Any]:
         RuntimeError: it failed; the end of what it said is in the message.
     """
     command = [os.environ.get(PYTHON, sys.executable), "-m", "benchmarks.torch_child"]
-    done = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, check=False, cwd=CHECKOUT)
+    alone = {**os.environ, "HF_HUB_OFFLINE": "1"}  # it looks for attention kernels on the Hub where nothing else is
+    done = subprocess.run(
+        command, input=json.dumps(asked), capture_output=True, text=True, check=False, cwd=CHECKOUT, env=alone
+    )
     if done.returncode:
         raise RuntimeError(f"{PEER} ended with {done.returncode}: {done.stderr[-3000:]}")
     said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
