@@ -14,6 +14,7 @@ al., PagedAttention. The code is our own.
 from __future__ import annotations
 
 from mlx_notebook.core.projection import BLOCK
+from mlx_notebook.engine.stores.ptx import PTX
 
 WARPS, DEEP = 4, 2
 SPAN = 512
@@ -21,9 +22,7 @@ SPAN = 512
 
 _DEFINES = f"#define BLOCK {BLOCK}\n#define SPAN {SPAN}\n#define WARPS {WARPS}\n#define DEEP {DEEP}\n"
 
-HEADER = (
-    _DEFINES
-    + """
+_BASICS = """
 template <typename T> struct Eight {};
 template <> struct Eight<__nv_bfloat16> {
   static __device__ void load(const __nv_bfloat16* p, float* x) {
@@ -56,23 +55,24 @@ template <typename T, int D> __device__ inline void turn_eight(float* x, const f
 }
 __device__ inline float weight(float from, float to) { return from == -INFINITY ? 0.0f : exp2f(from - to); }
 """
-)
 
-ATTEND = """
+_SPAN_OF_ROW = """
+// One span of columns of one row, for the query heads of one key head: by 128 threads that meet at `barrier`.
+// Pointers are the row's own; `room` has WARPS * G * (D + 2) numbers; store(g, d, maximum, sum, value).
+template <typename T, int H, int G, int D, int TURN, typename Store>
+__device__ __forceinline__ void attend_span(
+    const T* q, const T* knew, const T* vnew, const T* kpool, const T* vpool, const int* table, int position, int split,
+    int head, const float* turn, float scale, int thread, int barrier, float* room, Store store) {
 constexpr int LANES = D / 8;
 constexpr int COLS = 32 / LANES;
-const int split = blockIdx.x, head = blockIdx.y, row = blockIdx.z;
-const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+const int warp = thread / 32, lane = thread % 32;
 const int sub = lane / LANES, part = lane % LANES;
-const int pages = table_shape[1], splits = gridDim.x;
-const float scale = __int_as_float(SCALE_BITS);
-const int position = positions[row];
 const int start = split * SPAN, stop = min(position, start + SPAN);
 const bool owns = position >= start && position < start + SPAN;
 float qs[G][8], acc[G][8], top[G], sum[G];
 for (int g = 0; g < G; ++g) {
-  Eight<T>::load(q + (size_t)row * QROW + (head * G + g) * D + part * 8, qs[g]);
-  if (TURN) turn_eight<T, D>(qs[g], turn + (size_t)row * D, part);
+  Eight<T>::load(q + (head * G + g) * D + part * 8, qs[g]);
+  if (TURN) turn_eight<T, D>(qs[g], turn, part);
   top[g] = -INFINITY; sum[g] = 0.0f;
   for (int i = 0; i < 8; ++i) { qs[g][i] *= scale; acc[g][i] = 0.0f; }
 }
@@ -97,7 +97,7 @@ for (int base = start + warp * COLS; base < stop; base += DEEP * WARPS * COLS) {
     valid[j] = c < stop;
     for (int i = 0; i < 8; ++i) { k[j][i] = 0.0f; v[j][i] = 0.0f; }
     if (valid[j]) {
-      const size_t at = (((size_t)table[row * pages + c / BLOCK] * H + head) * BLOCK + c % BLOCK) * D + part * 8;
+      const size_t at = (((size_t)table[c / BLOCK] * H + head) * BLOCK + c % BLOCK) * D + part * 8;
       Eight<T>::load(kpool + at, k[j]);
       Eight<T>::load(vpool + at, v[j]);
     }
@@ -131,13 +131,13 @@ for (int base = start + warp * COLS; base < stop; base += DEEP * WARPS * COLS) {
 }
 if (owns && warp == 0) {
   float k[8], v[8];
-  const size_t from = (size_t)row * KROW + head * D + part * 8;
-  Eight<T>::load(knew + K0 + from, k);
-  Eight<T>::load(vnew + V0 + from, v);
-  if (TURN) turn_eight<T, D>(k, turn + (size_t)row * D, part);
+  const size_t from = head * D + part * 8;
+  Eight<T>::load(knew + from, k);
+  Eight<T>::load(vnew + from, v);
+  if (TURN) turn_eight<T, D>(k, turn, part);
   see(k, v, sub == 0);
   if (sub == 0) {
-    const size_t page = table[row * pages + position / BLOCK];
+    const size_t page = table[position / BLOCK];
     const size_t at = ((page * H + head) * BLOCK + position % BLOCK) * D + part * 8;
     T* kp = const_cast<T*>(kpool); T* vp = const_cast<T*>(vpool);
     for (int i = 0; i < 8; ++i) { kp[at + i] = static_cast<T>(k[i]); vp[at + i] = static_cast<T>(v[i]); }
@@ -151,25 +151,44 @@ for (int off = LANES; off < 32; off *= 2)
     for (int i = 0; i < 8; ++i) acc[g][i] = acc[g][i] * a + __shfl_xor_sync(0xffffffffu, acc[g][i], off) * b;
     top[g] = high;
   }
-__shared__ float tops[WARPS][G], sums[WARPS][G], accs[WARPS][G][D];
+float* tops = room;
+float* sums = tops + WARPS * G;
+float* accs = sums + WARPS * G;
 if (sub == 0)
   for (int g = 0; g < G; ++g) {
-    if (part == 0) { tops[warp][g] = top[g]; sums[warp][g] = sum[g]; }
-    for (int i = 0; i < 8; ++i) accs[warp][g][part * 8 + i] = acc[g][i];
+    if (part == 0) { tops[warp * G + g] = top[g]; sums[warp * G + g] = sum[g]; }
+    for (int i = 0; i < 8; ++i) accs[(warp * G + g) * D + part * 8 + i] = acc[g][i];
   }
-__syncthreads();
-for (int index = threadIdx.x; index < G * D; index += WARPS * 32) {
+meet(barrier, WARPS * 32);
+for (int index = thread; index < G * D; index += WARPS * 32) {
   const int g = index / D, d = index % D;
   float high = -INFINITY, total = 0.0f, value = 0.0f;
-  for (int w = 0; w < WARPS; ++w) high = fmaxf(high, tops[w][g]);
+  for (int w = 0; w < WARPS; ++w) high = fmaxf(high, tops[w * G + g]);
   for (int w = 0; w < WARPS; ++w) {
-    const float scaled = weight(tops[w][g], high);
-    total += sums[w][g] * scaled;
-    value += accs[w][g][d] * scaled;
+    const float scaled = weight(tops[w * G + g], high);
+    total += sums[w * G + g] * scaled;
+    value += accs[(w * G + g) * D + d] * scaled;
   }
-  const size_t at = (size_t)row * H * G + head * G + g;
-  STORE
+  store(g, d, high, total, value);
 }
+}
+"""
+
+HEADER = _DEFINES + PTX + _BASICS + _SPAN_OF_ROW
+
+
+ATTEND = """
+const int split = blockIdx.x, head = blockIdx.y, row = blockIdx.z;
+[[maybe_unused]] const int splits = gridDim.x;
+__shared__ float room[WARPS * G * (D + 2)];
+const size_t from = (size_t)row * KROW;
+attend_span<T, H, G, D, TURN>(
+    q + (size_t)row * QROW, knew + K0 + from, vnew + V0 + from, kpool, vpool, table + row * table_shape[1],
+    positions[row], split, head, turn + (size_t)row * (TURN ? D : 0), __int_as_float(SCALE_BITS), threadIdx.x, 1, room,
+    [&](int g, int d, float high, float total, float value) {
+      const size_t at = (size_t)row * H * G + head * G + g;
+      STORE
+    });
 """
 
 WHOLE = "out[at * D + d] = static_cast<T>(total > 0.0f ? value / total : 0.0f);"

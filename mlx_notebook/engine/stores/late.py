@@ -146,7 +146,11 @@ class LateRope:
             return self._rope(x, offset=offset)
         if x.turn is not None:
             raise NotForLateError("heads turned twice")
-        return replace(x, turn=self._late.angles(self._rope, self._key, offset))
+        return replace(x, turn=self.angles(offset))
+
+    def angles(self, offset: mx.array) -> mx.array:
+        """Those at positions [R], computed once a step."""
+        return self._late.angles(self._rope, self._key, offset)
 
 
 def angles(rope: Rope, width: int, offset: mx.array) -> mx.array:

@@ -51,7 +51,7 @@ class PagedCache:
 
     def __init__(self, pool: LayerPool, step: _Step) -> None:
         self.offset = step.offset
-        self._pool, self._step = pool, step
+        self.pool, self.step = pool, step
 
     def make_mask(self, *_args: Any, **_kwargs: Any) -> None:
         """None: every row sees its own columns and nothing else."""
@@ -62,11 +62,11 @@ class PagedCache:
 
     def attend(self, queries: New, keys: Paged, values: Paged, scale: float) -> mx.array | Seen:
         """One new token a row over its own pages."""
-        step, k, v = self._step, keys.new, values.new
+        step, k, v = self.step, keys.new, values.new
         if isinstance(queries, Heads) and isinstance(k, Heads) and isinstance(v, Heads):
-            return step.ops.attend_heads(self._pool, queries, k, v, step.table, step.positions, scale)
+            return step.ops.attend_heads(self.pool, queries, k, v, step.table, step.positions, scale)
         arrays = _array(queries), _array(k), _array(v)
-        return step.ops.attend(self._pool, *arrays, step.table, step.positions, scale)
+        return step.ops.attend(self.pool, *arrays, step.table, step.positions, scale)
 
 
 def _array(new: New) -> mx.array:
