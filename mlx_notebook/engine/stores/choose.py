@@ -10,7 +10,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
 from mlx_notebook.engine.stores.caches import make_caches
-from mlx_notebook.engine.stores.cuda_layers import CudaLayers
+from mlx_notebook.engine.stores.cuda_layers import CudaLayers, device_limits
 from mlx_notebook.engine.stores.cuda_pages import CudaPages
 from mlx_notebook.engine.stores.joined import joined
 from mlx_notebook.engine.stores.late import Late
@@ -47,7 +47,7 @@ def pools(model: Any) -> list[Callable[[], Store]]:
         ops = _metal_or_why(own, width, dtype)
         return [partial(_tell, ops)] if isinstance(ops, str) else _makers(model, ops, width)
     cuda = CudaPages()
-    return _makers(model, cuda, width, CudaLayers) if _agrees(cuda, own, width, dtype) else []
+    return _makers(model, cuda, width, device_limits()) if _agrees(cuda, own, width, dtype) else []
 
 
 def device_kind() -> str:
@@ -60,13 +60,13 @@ def device_kind() -> str:
 
 
 def _makers(
-    model: Any, ops: PageOps, width: int, layers: Callable[[], CudaLayers] | None = None
+    model: Any, ops: PageOps, width: int, limits: tuple[int, int] | None = None
 ) -> list[Callable[[], Store]]:
     """Stores of one twin, made once (the probe makes stores of its own, and weights are large): from whole layers in
-    one launch, where `layers` launches them, to heads as the model has them."""
+    one launch, where the GPU's limits are known, to heads as the model has them."""
     late = Late(width, ops.split)
     twin = joined(model, late.split, late)
-    whole = WholeLayers(model, twin, late, layers()) if layers is not None and late.found else None
+    whole = WholeLayers(model, twin, late, CudaLayers(*limits)) if limits is not None and late.found else None
 
     def make(late_on: bool, whole_on: bool) -> Store:
         late.on = late_on

@@ -24,7 +24,6 @@ MULTIPROCESSORS = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 SHARED = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 PAD = 32  # numbers between staged rows: neighbours then lie in different banks of shared memory
 WARPS = THREADS // 32
-GROUPS = THREADS // (cuda_source.WARPS * 32)
 
 INPUTS = [
     *("x", "norm1", "wqkv", "kpool", "vpool", "table", "positions", "turn"),
@@ -61,9 +60,10 @@ def _sums(rows: int, parts: int) -> int:
 class CudaLayers:
     """One launch a layer. The launches of one object must follow each other on one stream."""
 
-    def __init__(self) -> None:
-        self._blocks, self._shared = _device()
-        self._counter = mx.zeros(2, dtype=mx.int32)
+    def __init__(self, blocks: int, shared: int) -> None:
+        self._blocks, self._shared = blocks, shared
+        # Larger than what MLX keeps where the host can reach it: counting there took 200 microseconds.
+        self._counter = mx.zeros(1024, dtype=mx.int32)
         mx.eval(self._counter)
         self._kernels: dict[int, Callable[..., Any]] = {}
 
@@ -97,6 +97,7 @@ class CudaLayers:
                 *zip(("WT_QKV", "WT_OUT", "WT_UP", "WT_DOWN"), layout.together, strict=True),
                 *zip(("AHEAD_ONE", "AHEAD_TWO"), layout.ahead, strict=True),
                 *(("STAGE", int(layout.stage)), ("EPS_BITS", bits_of(parts.eps))),
+                ("AT_WARPS", WARPS if rows * own <= self._blocks else cuda_source.WARPS),
                 ("SCALE_BITS", bits_of(parts.scale * math.log2(math.e))),
             ],
             grid=(self._blocks * THREADS, 1, 1),
@@ -108,7 +109,7 @@ class CudaLayers:
 
     def _kernel(self, rows: int, hidden: int, group: int, width: int, layout: Layout) -> Callable[..., Any]:
         """The kernel with as much shared memory as this layout takes; its size is part of a kernel's making."""
-        attending = GROUPS * cuda_source.WARPS * (group // width) * (width + 2) * 4
+        attending = WARPS * (group // width) * (width + 2) * 4
         size = (rows * (hidden + PAD) * 2 if layout.stage else 0) + max(_sums(rows, 2), attending)
         made = self._kernels.get(size)
         if made is None:
@@ -124,13 +125,16 @@ class CudaLayers:
         return made
 
 
-def _device() -> tuple[int, int]:
-    """Multiprocessors of the GPU, and bytes of shared memory that a block may have."""
-    cuda = ctypes.CDLL("libcuda.so.1")
+def device_limits() -> tuple[int, int] | None:
+    """Multiprocessors of the GPU, and bytes of shared memory that a block may have; None where CUDA does not say."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
     found = []
     for attribute in (MULTIPROCESSORS, SHARED):
         value = ctypes.c_int()
         if cuda.cuInit(0) or cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, 0):
-            raise RuntimeError("CUDA does not say what its device has")
+            return None
         found.append(value.value)
     return found[0], found[1]

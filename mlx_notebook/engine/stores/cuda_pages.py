@@ -129,6 +129,7 @@ class CudaPages:
                 *(("T", dtype), ("H", own), ("G", heads // own), ("D", width)),
                 *lying,
                 ("TURN", int(turn is not None)),
+                ("TEAM", source.WARPS),
                 ("SCALE_BITS", bits_of(scale * math.log2(math.e))),
             ],
             grid=(splits * source.WARPS * 32, own, rows),

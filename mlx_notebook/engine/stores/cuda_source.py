@@ -20,29 +20,37 @@ WARPS, DEEP = 4, 2
 SPAN = 512
 """Columns that one block reads; rows up to it need no merge."""
 
-_DEFINES = f"#define BLOCK {BLOCK}\n#define SPAN {SPAN}\n#define WARPS {WARPS}\n#define DEEP {DEEP}\n"
+_DEFINES = f"#define BLOCK {BLOCK}\n#define SPAN {SPAN}\n#define DEEP {DEEP}\n"
 
 _BASICS = """
-template <typename T> struct Eight {};
+template <typename T> struct Eight {};  // numbers that are loaded at once; raw, they take half the registers
 template <> struct Eight<__nv_bfloat16> {
-  static __device__ void load(const __nv_bfloat16* p, float* x) {
-    uint4 w = *reinterpret_cast<const uint4*>(p);
+  using Raw = uint4;
+  static __device__ Raw take(const __nv_bfloat16* p) { return *reinterpret_cast<const uint4*>(p); }
+  static __device__ void open(const Raw& w, float* x) {
     const __nv_bfloat162* h = reinterpret_cast<const __nv_bfloat162*>(&w);
     for (int i = 0; i < 4; ++i) { float2 f = __bfloat1622float2(h[i]); x[2 * i] = f.x; x[2 * i + 1] = f.y; }
   }
+  static __device__ void load(const __nv_bfloat16* p, float* x) { open(take(p), x); }
 };
 template <> struct Eight<__half> {
-  static __device__ void load(const __half* p, float* x) {
-    uint4 w = *reinterpret_cast<const uint4*>(p);
+  using Raw = uint4;
+  static __device__ Raw take(const __half* p) { return *reinterpret_cast<const uint4*>(p); }
+  static __device__ void open(const Raw& w, float* x) {
     const __half2* h = reinterpret_cast<const __half2*>(&w);
     for (int i = 0; i < 4; ++i) { float2 f = __half22float2(h[i]); x[2 * i] = f.x; x[2 * i + 1] = f.y; }
   }
+  static __device__ void load(const __half* p, float* x) { open(take(p), x); }
 };
 template <> struct Eight<float> {
-  static __device__ void load(const float* p, float* x) {
-    float4 a = *reinterpret_cast<const float4*>(p), b = *reinterpret_cast<const float4*>(p + 4);
-    x[0] = a.x; x[1] = a.y; x[2] = a.z; x[3] = a.w; x[4] = b.x; x[5] = b.y; x[6] = b.z; x[7] = b.w;
+  struct Raw { float4 a, b; };
+  static __device__ Raw take(const float* p) {
+    return {*reinterpret_cast<const float4*>(p), *reinterpret_cast<const float4*>(p + 4)};
   }
+  static __device__ void open(const Raw& w, float* x) {
+    x[0] = w.a.x; x[1] = w.a.y; x[2] = w.a.z; x[3] = w.a.w; x[4] = w.b.x; x[5] = w.b.y; x[6] = w.b.z; x[7] = w.b.w;
+  }
+  static __device__ void load(const float* p, float* x) { open(take(p), x); }
 };
 template <typename T, int D> __device__ inline void turn_eight(float* x, const float* turn, int part) {
   constexpr int HALF = D / 2;
@@ -57,9 +65,10 @@ __device__ inline float weight(float from, float to) { return from == -INFINITY 
 """
 
 _SPAN_OF_ROW = """
-// One span of columns of one row, for the query heads of one key head: by 128 threads that meet at `barrier`.
+// One span of columns of one row, for the query heads of one key head: by WARPS warps that meet at `barrier`.
+// The columns of the next round are under way while those of this one are summed up.
 // Pointers are the row's own; `room` has WARPS * G * (D + 2) numbers; store(g, d, maximum, sum, value).
-template <typename T, int H, int G, int D, int TURN, typename Store>
+template <typename T, int H, int G, int D, int TURN, int WARPS, typename Store>
 __device__ __forceinline__ void attend_span(
     const T* q, const T* knew, const T* vnew, const T* kpool, const T* vpool, const int* table, int position, int split,
     int head, const float* turn, float scale, int thread, int barrier, float* room, Store store) {
@@ -88,20 +97,29 @@ auto see = [&](const float* k, const float* v, bool valid) {
     }
   }
 };
+typename Eight<T>::Raw keys[DEEP], values[DEEP];
+auto fetch = [&](int base) {
+#pragma unroll
+  for (int j = 0; j < DEEP; ++j) {
+    const int c = base + j * WARPS * COLS + sub;
+    if (c < stop) {
+      const size_t at = (((size_t)table[c / BLOCK] * H + head) * BLOCK + c % BLOCK) * D + part * 8;
+      keys[j] = Eight<T>::take(kpool + at);
+      values[j] = Eight<T>::take(vpool + at);
+    }
+  }
+};
+fetch(start + warp * COLS);
 for (int base = start + warp * COLS; base < stop; base += DEEP * WARPS * COLS) {
   float k[DEEP][8], v[DEEP][8];
   bool valid[DEEP];
 #pragma unroll
   for (int j = 0; j < DEEP; ++j) {
-    const int c = base + j * WARPS * COLS + sub;
-    valid[j] = c < stop;
+    valid[j] = base + j * WARPS * COLS + sub < stop;
     for (int i = 0; i < 8; ++i) { k[j][i] = 0.0f; v[j][i] = 0.0f; }
-    if (valid[j]) {
-      const size_t at = (((size_t)table[c / BLOCK] * H + head) * BLOCK + c % BLOCK) * D + part * 8;
-      Eight<T>::load(kpool + at, k[j]);
-      Eight<T>::load(vpool + at, v[j]);
-    }
+    if (valid[j]) { Eight<T>::open(keys[j], k[j]); Eight<T>::open(values[j], v[j]); }
   }
+  fetch(base + DEEP * WARPS * COLS);
 #pragma unroll
   for (int g = 0; g < G; ++g) {
     float s[DEEP];
@@ -180,9 +198,9 @@ HEADER = _DEFINES + PTX + _BASICS + _SPAN_OF_ROW
 ATTEND = """
 const int split = blockIdx.x, head = blockIdx.y, row = blockIdx.z;
 [[maybe_unused]] const int splits = gridDim.x;
-__shared__ float room[WARPS * G * (D + 2)];
+__shared__ float room[TEAM * G * (D + 2)];
 const size_t from = (size_t)row * KROW;
-attend_span<T, H, G, D, TURN>(
+attend_span<T, H, G, D, TURN, TEAM>(
     q + (size_t)row * QROW, knew + K0 + from, vnew + V0 + from, kpool, vpool, table + row * table_shape[1],
     positions[row], split, head, turn + (size_t)row * (TURN ? D : 0), __int_as_float(SCALE_BITS), threadIdx.x, 1, room,
     [&](int g, int d, float high, float total, float value) {

@@ -43,23 +43,34 @@ __device__ inline void wait_for_all(const unsigned long long* count, unsigned lo
   __syncthreads();
 }
 
+template <typename T> struct alignas(16) Row8 { T n[8]; };
 template <typename T> __device__ inline float rounded(float x) { return static_cast<float>(static_cast<T>(x)); }
 
-// Rows of inputs, normed: by one warp each, to anywhere.
-template <typename T, int K> __device__ inline void norm_row(const T* x, const T* weight, T* to, float eps) {
+// A row of inputs, normed, to anywhere: by one warp, all of whose loads are under way at once.
+template <typename T, int K> __device__ __forceinline__ void norm_row(const T* x, const T* weight, T* to, float eps) {
+  constexpr int LOADS = (K + 255) / 256;
   const int lane = threadIdx.x % 32;
+  typename Eight<T>::Raw held[LOADS];
   float total = 0.0f, v[8], w[8];
-  for (int at = lane * 8; at < K; at += 256) {
-    Eight<T>::load(x + at, v);
-    for (int i = 0; i < 8; ++i) total += v[i] * v[i];
-  }
+#pragma unroll
+  for (int i = 0; i < LOADS; ++i) if (i * 256 + lane * 8 < K) held[i] = Eight<T>::take(x + i * 256 + lane * 8);
+#pragma unroll
+  for (int i = 0; i < LOADS; ++i)
+    if (i * 256 + lane * 8 < K) {
+      Eight<T>::open(held[i], v);
+      for (int j = 0; j < 8; ++j) total += v[j] * v[j];
+    }
   for (int off = 16; off > 0; off /= 2) total += __shfl_xor_sync(0xffffffffu, total, off);
   const float scale = rsqrtf(total / K + eps);
-  for (int at = lane * 8; at < K; at += 256) {
-    Eight<T>::load(x + at, v);
-    Eight<T>::load(weight + at, w);
-    for (int i = 0; i < 8; ++i) to[at + i] = static_cast<T>(v[i] * scale * w[i]);
-  }
+#pragma unroll
+  for (int i = 0; i < LOADS; ++i)
+    if (i * 256 + lane * 8 < K) {
+      Eight<T>::open(held[i], v);
+      Eight<T>::load(weight + i * 256 + lane * 8, w);
+      Row8<T> normed;
+      for (int j = 0; j < 8; ++j) normed.n[j] = static_cast<T>(v[j] * scale * w[j]);
+      *reinterpret_cast<Row8<T>*>(to + i * 256 + lane * 8) = normed;
+    }
 }
 
 // Sums over K inputs for AT * 16 outputs a tile and NT * 8 rows. APART: from one of a tile's parts to the next.
@@ -202,13 +213,15 @@ unsigned long long goal;
 }
 wait_for_all(count, arrive(count));
 {
-  float* mine = sums + threadIdx.x / 128 * (WARPS * G * (D + 2));
-  for (int item = threadIdx.x / 128 * grid + block; item < ROWS * H * splits; item += 2 * grid) {
+  constexpr int TEAM = 32 * AT_WARPS, TEAMS = 256 / TEAM;
+  const int team = threadIdx.x / TEAM;
+  float* mine = sums + team * (AT_WARPS * G * (D + 2));
+  for (int item = team * grid + block; item < ROWS * H * splits; item += TEAMS * grid) {
     const int head = item % H, split = item / H % splits, row = item / H / splits;
     const T* from = product + row * NUMBERS;
-    attend_span<T, H, G, D, 1>(
+    attend_span<T, H, G, D, 1, AT_WARPS>(
         from, from + QUERIES, from + QUERIES + H * D, kpool, vpool, table + row * table_shape[1], positions[row],
-        split, head, turn + row * D, scale, threadIdx.x % 128, 1 + threadIdx.x / 128, mine,
+        split, head, turn + row * D, scale, threadIdx.x % TEAM, 1 + team, mine,
         [&](int g, int d, float high, float total, float value) {
           const size_t at = static_cast<size_t>(row) * H * G + head * G + g;
           if (splits == 1) seen[at * D + d] = static_cast<T>(total > 0.0f ? value / total : 0.0f);
@@ -218,7 +231,7 @@ wait_for_all(count, arrive(count));
                           parts[(at * splits + split) * (D + 2) + 1] = total; }
           }
         });
-    meet(1 + threadIdx.x / 128, 128);
+    meet(1 + team, TEAM);
   }
 }
 if (splits > 1) {

@@ -34,7 +34,7 @@ __device__ __forceinline__ unsigned long long load_acquire(const unsigned long l
   asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(p) : "memory");
   return value;
 }
-__device__ __forceinline__ void pause_spin() { __nanosleep(20); }
+__device__ __forceinline__ void pause_spin() {}
 __device__ __forceinline__ void give_up() { __trap(); }
 __device__ __forceinline__ unsigned char* dynamic_shared() {
   extern __shared__ __align__(16) unsigned char mlxnb_shared[];
