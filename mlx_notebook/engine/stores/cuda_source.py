@@ -97,7 +97,14 @@ auto see = [&](const float* k, const float* v, bool valid) {
     }
   }
 };
-typename Eight<T>::Raw keys[DEEP], values[DEEP];
+const bool writes = owns && warp == WARPS - 1;  // the warp that has the fewest columns
+typename Eight<T>::Raw keys[DEEP], values[DEEP], new_key = {}, new_value = {};
+size_t page = 0;
+if (writes) {
+  page = table[position / BLOCK];
+  new_key = Eight<T>::take(knew + head * D + part * 8);
+  new_value = Eight<T>::take(vnew + head * D + part * 8);
+}
 auto fetch = [&](int base) {
 #pragma unroll
   for (int j = 0; j < DEEP; ++j) {
@@ -147,15 +154,13 @@ for (int base = start + warp * COLS; base < stop; base += DEEP * WARPS * COLS) {
     }
   }
 }
-if (owns && warp == 0) {
+if (writes) {
   float k[8], v[8];
-  const size_t from = head * D + part * 8;
-  Eight<T>::load(knew + from, k);
-  Eight<T>::load(vnew + from, v);
+  Eight<T>::open(new_key, k);
+  Eight<T>::open(new_value, v);
   if (TURN) turn_eight<T, D>(k, turn, part);
   see(k, v, sub == 0);
   if (sub == 0) {
-    const size_t page = table[position / BLOCK];
     const size_t at = ((page * H + head) * BLOCK + position % BLOCK) * D + part * 8;
     T* kp = const_cast<T*>(kpool); T* vp = const_cast<T*>(vpool);
     for (int i = 0; i < 8; ++i) { kp[at + i] = static_cast<T>(k[i]); vp[at + i] = static_cast<T>(v[i]); }

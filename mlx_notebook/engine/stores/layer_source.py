@@ -73,11 +73,16 @@ template <typename T, int K> __device__ __forceinline__ void norm_row(const T* x
     }
 }
 
+// How many of so many steps are under way at once: a number that divides them.
+__device__ constexpr int deepest(int steps, int most) {
+  return most <= 1 ? 1 : steps % most == 0 ? most : deepest(steps, most - 1);
+}
+
 // Sums over K inputs for AT * 16 outputs a tile and NT * 8 rows. APART: from one of a tile's parts to the next.
-template <typename T, int K, int ROWS, int AT, int WT, int AHEAD> struct Product {
+template <typename T, int K, int ROWS, int AT, int WT, int MOST> struct Product {
   static constexpr int WARPS_IN = 8, WK = WARPS_IN / WT, NT = (ROWS + 7) / 8, PITCH = NT * 8 + 8;
   static constexpr int BLOCKS = K / 64, STEPS = (BLOCKS + WK - 1) / WK;
-  static constexpr int SUMS = WARPS_IN * AT * 16 * PITCH;
+  static constexpr int AHEAD = deepest(STEPS, MOST);
   uint4 held[AHEAD][AT][4];
   const T* weight;
   size_t apart;
@@ -106,21 +111,40 @@ template <typename T, int K, int ROWS, int AT, int WT, int AHEAD> struct Product
         to[a][q] = load_streaming(from + a * apart + (q / 2) * 8 * static_cast<size_t>(K) + q % 2 * 32);
   }
   // x: rows of inputs, `pitch` numbers from one to the next; done(tile, output, row, values of the AT parts).
-  template <typename Done> __device__ void run(const T* x, int pitch, float* sums, Done done) {
+  // EARLY: inputs are fetched a block ahead, for they come from afar; those in shared memory are not.
+  template <bool EARLY, typename Done> __device__ __forceinline__ void run(const T* x, int pitch, float* sums, Done done) {
     float c[AT][NT][4];
-    clear(c);
-    for (int base = 0; base < total; base += AHEAD) {
+    uint4 in[NT][2], next[NT][2];
+    if (EARLY) take(next, x, pitch, 0);
+    for (int first = 0; first < total; first += STEPS) {
+      clear(c);
+      for (int step = 0; step < STEPS; step += AHEAD) {
 #pragma unroll
-      for (int j = 0; j < AHEAD; ++j) {
-        const int i = base + j;
-        if (i < total) {
-          const int tile = tile_of(i), block = block_of(i);
-          if (tile < tiles && block < BLOCKS) multiply(c, held[j], x + block * 64 + lane % 4 * 8, pitch);
+        for (int j = 0; j < AHEAD; ++j) {
+          const int i = first + step + j;
+          if (EARLY) {
+#pragma unroll
+            for (int n = 0; n < NT; ++n) { in[n][0] = next[n][0]; in[n][1] = next[n][1]; }
+            take(next, x, pitch, i + 1);
+          }
+          if (tile_of(i) < tiles && block_of(i) < BLOCKS) multiply<EARLY>(c, held[j], in, x, pitch, i);
           fetch(held[j], i + AHEAD);
-          if (i % STEPS == STEPS - 1) { finish(c, i, sums, done); clear(c); }
         }
       }
+      finish(c, first, sums, done);
     }
+  }
+  __device__ __forceinline__ void take(uint4 (&in)[NT][2], const T* x, int pitch, int i) const {
+    if (i >= total || block_of(i) >= BLOCKS) return;
+#pragma unroll
+    for (int n = 0; n < NT; ++n) take_row(in[n], x, pitch, i, n);
+  }
+  __device__ __forceinline__ void take_row(uint4 (&in)[2], const T* x, int pitch, int i, int n) const {
+    const int row = n * 8 + lane / 4;
+    const T* from = x + row * pitch + block_of(i) * 64 + lane % 4 * 8;
+    const bool there = ROWS % 8 == 0 || row < ROWS;
+    in[0] = there ? *reinterpret_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
+    in[1] = there ? *reinterpret_cast<const uint4*>(from + 32) : make_uint4(0, 0, 0, 0);
   }
   __device__ __forceinline__ void clear(float (&c)[AT][NT][4]) {
 #pragma unroll
@@ -130,18 +154,15 @@ template <typename T, int K, int ROWS, int AT, int WT, int AHEAD> struct Product
 #pragma unroll
         for (int i = 0; i < 4; ++i) c[a][n][i] = 0.0f;
   }
-  __device__ __forceinline__ void multiply(float (&c)[AT][NT][4], const uint4 (&w)[AT][4], const T* x, int pitch) {
+  template <bool EARLY>
+  __device__ __forceinline__ void multiply(
+      float (&c)[AT][NT][4], const uint4 (&w)[AT][4], uint4 (&in)[NT][2], const T* x, int pitch, int i) const {
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
-      const int row = n * 8 + lane / 4;
-      uint4 in[2] = {make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0)};
-      if (ROWS % 8 == 0 || row < ROWS) {
-        in[0] = *reinterpret_cast<const uint4*>(x + row * pitch);
-        in[1] = *reinterpret_cast<const uint4*>(x + row * pitch + 32);
-      }
+      if (!EARLY) take_row(in[n], x, pitch, i, n);
 #pragma unroll
       for (int q = 0; q < 2; ++q) {
-        const unsigned first[2] = {in[q].x, in[q].y}, second[2] = {in[q].z, in[q].w};
+        const unsigned first[2] = {in[n][q].x, in[n][q].y}, second[2] = {in[n][q].z, in[n][q].w};
 #pragma unroll
         for (int a = 0; a < AT; ++a) {
           const uint4 top = w[a][q], low = w[a][2 + q];
@@ -185,6 +206,7 @@ template <typename T, int K, int ROWS, int AT, int WT, int AHEAD> struct Product
 LAYER = """
 constexpr int QUERIES = H * G * D, NUMBERS = (G + 2) * H * D;
 constexpr bool STAGED = STAGE != 0;
+constexpr int EARLY_ROWS = 32;  // with more, what is fetched early does not fit into registers
 constexpr int PITCH = STAGED ? HID + 32 : HID;
 unsigned char* shared = dynamic_shared();
 T* staged = reinterpret_cast<T*>(shared);
@@ -207,7 +229,7 @@ unsigned long long goal;
 {
   Product<T, HID, ROWS, 1, WT_QKV, AHEAD_ONE> products(wqkv, NUMBERS / 16, 0);
   norm(x, norm1);
-  products.run(normed, PITCH, sums, [&](int tile, int output, int row, const float* v) {
+  products.template run<!STAGED && ROWS <= EARLY_ROWS>(normed, PITCH, sums, [&](int tile, int output, int row, const float* v) {
     product[row * NUMBERS + tile * 16 + output] = static_cast<T>(v[0]);
   });
 }
@@ -252,7 +274,7 @@ goal = arrive(count);
 {
   Product<T, QUERIES, ROWS, 1, WT_OUT, AHEAD_ONE> products(wo, HID / 16, 0);
   wait_for_all(count, goal);
-  products.run(seen, QUERIES, sums, [&](int tile, int output, int row, const float* v) {
+  products.template run<ROWS <= EARLY_ROWS>(seen, QUERIES, sums, [&](int tile, int output, int row, const float* v) {
     const size_t at = static_cast<size_t>(row) * HID + tile * 16 + output;
     middle[at] = static_cast<T>(static_cast<float>(x[at]) + rounded<T>(v[0]));
   });
@@ -262,7 +284,7 @@ goal = arrive(count);
   Product<T, HID, ROWS, 2, WT_UP, AHEAD_TWO> products(wgu, INNER / 16, static_cast<size_t>(INNER) * HID);
   wait_for_all(count, goal);
   norm(middle, norm2);
-  products.run(normed, PITCH, sums, [&](int tile, int output, int row, const float* v) {
+  products.template run<!STAGED && ROWS <= EARLY_ROWS>(normed, PITCH, sums, [&](int tile, int output, int row, const float* v) {
     const float gate = rounded<T>(v[0]), up = rounded<T>(v[1]);
     const float opened = rounded<T>(gate * rounded<T>(1.0f / (1.0f + __expf(-gate))));
     inner[static_cast<size_t>(row) * INNER + tile * 16 + output] = static_cast<T>(opened * up);
@@ -272,7 +294,7 @@ goal = arrive(count);
 {
   Product<T, INNER, ROWS, 1, WT_DOWN, AHEAD_ONE> products(wd, HID / 16, 0);
   wait_for_all(count, goal);
-  products.run(inner, INNER, sums, [&](int tile, int output, int row, const float* v) {
+  products.template run<ROWS <= EARLY_ROWS>(inner, INNER, sums, [&](int tile, int output, int row, const float* v) {
     const size_t at = static_cast<size_t>(row) * HID + tile * 16 + output;
     out[at] = static_cast<T>(static_cast<float>(middle[at]) + rounded<T>(v[0]));
   });
