@@ -37,19 +37,23 @@ class Layout:
 
     Attributes:
         stage: whether each block keeps the normed rows in its shared memory.
+        parts: tiles that a warp takes at once where there are enough of them, in the products that end in the stream.
         together: tiles that the warps of a block share a product of, for each of the four products.
         ahead: blocks of weights that a thread has under way, of one tile and of two.
     """
 
     stage: bool
+    parts: int
     together: tuple[int, int, int, int]
     ahead: tuple[int, int]
 
 
-def layout_for(rows: int, hidden: int, shared: int) -> Layout:
+def layout_for(rows: int, hidden: int, blocks: int, shared: int) -> Layout:
     """What was fastest on one H200 (docs/performance.md)."""
     room = rows * (hidden + PAD) * 2 + _sums(rows, 2)
-    return Layout(room <= shared, (1, 1, 2, 1), (4, 2))
+    pairs = hidden // 32
+    parts = 2 if rows > 16 and hidden % 32 == 0 and pairs >= blocks * 0.9 else 1
+    return Layout(room <= shared, parts, (1, 1, 2, 1), (4, 2))
 
 
 def _sums(rows: int, parts: int) -> int:
@@ -83,7 +87,7 @@ class CudaLayers:
         rows, _, hidden = x.shape
         _, own, _, width = pool.keys.shape
         numbers, queries, inner = parts.heads.shape[0], parts.out.shape[1], parts.down.shape[1]
-        layout = layout_for(rows, hidden, self._shared)
+        layout = layout_for(rows, hidden, self._blocks, self._shared)
         splits = -(-table.shape[1] * BLOCK // cuda_source.SPAN)
         room = rows * (numbers + queries + hidden + inner + (0 if layout.stage else hidden))
         outputs: list[mx.array] = self._kernel(rows, hidden, queries // own, width, layout)(
@@ -96,7 +100,7 @@ class CudaLayers:
                 *(("H", own), ("G", queries // own // width), ("D", width)),
                 *zip(("WT_QKV", "WT_OUT", "WT_UP", "WT_DOWN"), layout.together, strict=True),
                 *zip(("AHEAD_ONE", "AHEAD_TWO"), layout.ahead, strict=True),
-                *(("STAGE", int(layout.stage)), ("EPS_BITS", bits_of(parts.eps))),
+                *(("STAGE", int(layout.stage)), ("PARTS", layout.parts), ("EPS_BITS", bits_of(parts.eps))),
                 ("AT_WARPS", WARPS if rows * own <= self._blocks else cuda_source.WARPS),
                 ("SCALE_BITS", bits_of(parts.scale * math.log2(math.e))),
             ],

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from mlx_notebook.core.projection import BLOCK
 from mlx_notebook.engine.stores.ptx import PTX
+from mlx_notebook.engine.stores.tile_source import TILES
 
 WARPS, DEEP = 4, 2
 SPAN = 512
@@ -62,6 +63,26 @@ template <typename T, int D> __device__ inline void turn_eight(float* x, const f
   }
 }
 __device__ inline float weight(float from, float to) { return from == -INFINITY ? 0.0f : exp2f(from - to); }
+
+// What each warp saw, in `room`: maxima, sums, values; store(g, d, maximum, sum, value) is called for each number.
+template <int G, int D, int WARPS, typename Store>
+__device__ __forceinline__ void merge_warps(int thread, int barrier, const float* room, Store store) {
+  const float* tops = room;
+  const float* sums = tops + WARPS * G;
+  const float* accs = sums + WARPS * G;
+  meet(barrier, WARPS * 32);
+  for (int index = thread; index < G * D; index += WARPS * 32) {
+    const int g = index / D, d = index % D;
+    float high = -INFINITY, total = 0.0f, value = 0.0f;
+    for (int w = 0; w < WARPS; ++w) high = fmaxf(high, tops[w * G + g]);
+    for (int w = 0; w < WARPS; ++w) {
+      const float scaled = weight(tops[w * G + g], high);
+      total += sums[w * G + g] * scaled;
+      value += accs[(w * G + g) * D + d] * scaled;
+    }
+    store(g, d, high, total, value);
+  }
+}
 """
 
 _SPAN_OF_ROW = """
@@ -182,30 +203,18 @@ if (sub == 0)
     if (part == 0) { tops[warp * G + g] = top[g]; sums[warp * G + g] = sum[g]; }
     for (int i = 0; i < 8; ++i) accs[(warp * G + g) * D + part * 8 + i] = acc[g][i];
   }
-meet(barrier, WARPS * 32);
-for (int index = thread; index < G * D; index += WARPS * 32) {
-  const int g = index / D, d = index % D;
-  float high = -INFINITY, total = 0.0f, value = 0.0f;
-  for (int w = 0; w < WARPS; ++w) high = fmaxf(high, tops[w * G + g]);
-  for (int w = 0; w < WARPS; ++w) {
-    const float scaled = weight(tops[w * G + g], high);
-    total += sums[w * G + g] * scaled;
-    value += accs[(w * G + g) * D + d] * scaled;
-  }
-  store(g, d, high, total, value);
-}
+merge_warps<G, D, WARPS>(thread, barrier, room, store);
 }
 """
 
-HEADER = _DEFINES + PTX + _BASICS + _SPAN_OF_ROW
-
+HEADER = _DEFINES + PTX + _BASICS + _SPAN_OF_ROW + TILES
 
 ATTEND = """
 const int split = blockIdx.x, head = blockIdx.y, row = blockIdx.z;
 [[maybe_unused]] const int splits = gridDim.x;
 __shared__ float room[TEAM * G * (D + 2)];
 const size_t from = (size_t)row * KROW;
-attend_span<T, H, G, D, TURN, TEAM>(
+attend<T, H, G, D, TURN, TEAM>(
     q + (size_t)row * QROW, knew + K0 + from, vnew + V0 + from, kpool, vpool, table + row * table_shape[1],
     positions[row], split, head, turn + (size_t)row * (TURN ? D : 0), __int_as_float(SCALE_BITS), threadIdx.x, 1, room,
     [&](int g, int d, float high, float total, float value) {

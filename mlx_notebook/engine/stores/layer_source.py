@@ -78,7 +78,7 @@ __device__ constexpr int deepest(int steps, int most) {
   return most <= 1 ? 1 : steps % most == 0 ? most : deepest(steps, most - 1);
 }
 
-// Sums over K inputs for AT * 16 outputs a tile and NT * 8 rows. APART: from one of a tile's parts to the next.
+// Sums over K inputs for AT * 16 outputs a tile and NT * 8 rows. 
 template <typename T, int K, int ROWS, int AT, int WT, int MOST> struct Product {
   static constexpr int WARPS_IN = 8, WK = WARPS_IN / WT, NT = (ROWS + 7) / 8, PITCH = NT * 8 + 8;
   static constexpr int BLOCKS = K / 64, STEPS = (BLOCKS + WK - 1) / WK;
@@ -86,9 +86,11 @@ template <typename T, int K, int ROWS, int AT, int WT, int MOST> struct Product 
   uint4 held[AHEAD][AT][4];
   const T* weight;
   size_t apart;
-  int total, warp, lane, tiles;
+  int total, warp, lane, tiles, outputs;
 
-  __device__ Product(const T* weight, int tiles, size_t apart) : weight(weight), apart(apart), tiles(tiles) {
+  // Tile i begins at output i * outputs; its parts are so many numbers of `weight` apart.
+  __device__ Product(const T* weight, int tiles, int outputs, size_t apart)
+      : weight(weight), apart(apart), tiles(tiles), outputs(outputs) {
     warp = threadIdx.x / 32; lane = threadIdx.x % 32;
     const int groups = (tiles + WT - 1) / WT, mine = static_cast<int>(blockIdx.x);
     const int grid = static_cast<int>(gridDim.x);
@@ -103,7 +105,7 @@ template <typename T, int K, int ROWS, int AT, int WT, int MOST> struct Product 
   __device__ __forceinline__ void fetch(uint4 (&to)[AT][4], int i) {
     const int tile = tile_of(i), block = block_of(i);
     if (i >= total || tile >= tiles || block >= BLOCKS) return;
-    const T* from = weight + (static_cast<size_t>(tile) * 16 + lane / 4) * K + block * 64 + lane % 4 * 8;
+    const T* from = weight + (static_cast<size_t>(tile) * outputs + lane / 4) * K + block * 64 + lane % 4 * 8;
 #pragma unroll
     for (int a = 0; a < AT; ++a)
 #pragma unroll
@@ -206,6 +208,7 @@ template <typename T, int K, int ROWS, int AT, int WT, int MOST> struct Product 
 LAYER = """
 constexpr int QUERIES = H * G * D, NUMBERS = (G + 2) * H * D;
 constexpr bool STAGED = STAGE != 0;
+constexpr int AHEAD_OUT = PARTS == 1 ? AHEAD_ONE : AHEAD_TWO;
 constexpr int EARLY_ROWS = 32;  // with more, what is fetched early does not fit into registers
 constexpr int PITCH = STAGED ? HID + 32 : HID;
 unsigned char* shared = dynamic_shared();
@@ -225,9 +228,16 @@ auto norm = [&](const T* from, const T* weight) {  // staged: by every block for
   for (int row = first; row < ROWS; row += step) norm_row<T, HID>(from + row * HID, weight, normed + row * PITCH, eps);
   if (STAGED) __syncthreads(); else wait_for_all(count, arrive(count));
 };
+auto add = [&](const T* stream, T* to, const float* v, int row, int tile, int output) {
+#pragma unroll
+  for (int a = 0; a < PARTS; ++a) {
+    const size_t at = static_cast<size_t>(row) * HID + (tile * PARTS + a) * 16 + output;
+    to[at] = static_cast<T>(static_cast<float>(stream[at]) + rounded<T>(v[a]));
+  }
+};
 unsigned long long goal;
 {
-  Product<T, HID, ROWS, 1, WT_QKV, AHEAD_ONE> products(wqkv, NUMBERS / 16, 0);
+  Product<T, HID, ROWS, 1, WT_QKV, AHEAD_ONE> products(wqkv, NUMBERS / 16, 16, 0);
   norm(x, norm1);
   products.template run<!STAGED && ROWS <= EARLY_ROWS>(normed, PITCH, sums, [&](int tile, int output, int row, const float* v) {
     product[row * NUMBERS + tile * 16 + output] = static_cast<T>(v[0]);
@@ -241,7 +251,7 @@ wait_for_all(count, arrive(count));
   for (int item = team * grid + block; item < ROWS * H * splits; item += TEAMS * grid) {
     const int head = item % H, split = item / H % splits, row = item / H / splits;
     const T* from = product + row * NUMBERS;
-    attend_span<T, H, G, D, 1, AT_WARPS>(
+    attend<T, H, G, D, 1, AT_WARPS>(
         from, from + QUERIES, from + QUERIES + H * D, kpool, vpool, table + row * table_shape[1], positions[row],
         split, head, turn + row * D, scale, threadIdx.x % TEAM, 1 + team, mine,
         [&](int g, int d, float high, float total, float value) {
@@ -272,16 +282,15 @@ if (splits > 1) {
 }
 goal = arrive(count);
 {
-  Product<T, QUERIES, ROWS, 1, WT_OUT, AHEAD_ONE> products(wo, HID / 16, 0);
+  Product<T, QUERIES, ROWS, PARTS, WT_OUT, AHEAD_OUT> products(wo, HID / 16 / PARTS, 16 * PARTS, 16 * QUERIES);
   wait_for_all(count, goal);
   products.template run<ROWS <= EARLY_ROWS>(seen, QUERIES, sums, [&](int tile, int output, int row, const float* v) {
-    const size_t at = static_cast<size_t>(row) * HID + tile * 16 + output;
-    middle[at] = static_cast<T>(static_cast<float>(x[at]) + rounded<T>(v[0]));
+    add(x, middle, v, row, tile, output);
   });
 }
 goal = arrive(count);
 {
-  Product<T, HID, ROWS, 2, WT_UP, AHEAD_TWO> products(wgu, INNER / 16, static_cast<size_t>(INNER) * HID);
+  Product<T, HID, ROWS, 2, WT_UP, AHEAD_TWO> products(wgu, INNER / 16, 16, static_cast<size_t>(INNER) * HID);
   wait_for_all(count, goal);
   norm(middle, norm2);
   products.template run<!STAGED && ROWS <= EARLY_ROWS>(normed, PITCH, sums, [&](int tile, int output, int row, const float* v) {
@@ -292,11 +301,10 @@ goal = arrive(count);
 }
 goal = arrive(count);
 {
-  Product<T, INNER, ROWS, 1, WT_DOWN, AHEAD_ONE> products(wd, HID / 16, 0);
+  Product<T, INNER, ROWS, PARTS, WT_DOWN, AHEAD_OUT> products(wd, HID / 16 / PARTS, 16 * PARTS, 16 * INNER);
   wait_for_all(count, goal);
   products.template run<ROWS <= EARLY_ROWS>(inner, INNER, sums, [&](int tile, int output, int row, const float* v) {
-    const size_t at = static_cast<size_t>(row) * HID + tile * 16 + output;
-    out[at] = static_cast<T>(static_cast<float>(middle[at]) + rounded<T>(v[0]));
+    add(middle, out, v, row, tile, output);
   });
 }
 """
