@@ -49,7 +49,7 @@ _VALUES = (
 )
 
 
-def cuda_kernel(
+def cuda_kernel(  # noqa: PLR0917 - MLX's own
     name: str,
     input_names: Sequence[str],
     output_names: Sequence[str],

@@ -37,8 +37,8 @@ struct bfloat16_t {
 
 namespace emulator {
 constexpr uint WARP = 32, MOST_LANES = 1024, MOST_AT_ONCE = 8, BARRIERS = 16;
-constexpr size_t STACK = 1 << 16, GIVEN = 64;
-constexpr uint64_t INTACT = 0x5AFE5AFE5AFE5AFE;  // lies at the far end of stacks and of shared memory
+constexpr size_t STACK = 1 << 17, GIVEN = 64;
+constexpr uint64_t INTACT = 0x5AFE5AFE5AFE5AFE;  // lies at the far ends of stacks and of shared memory
 constexpr int ROUNDS = 200;  // in which a block's lanes only spin, before it counts as stuck
 enum State { FRESH, RUNS, SPINS, AT_MEETING, AT_BARRIER, ENDED };
 
@@ -85,28 +85,34 @@ inline void fail(const char* why) {
   __atomic_compare_exchange_n(&launched.failed, &none, why, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
-// Jumps, not swapcontext: that makes a system call each time.
 __attribute__((noinline)) inline void leave(State state) {
   Block* here = block;
   here->now->state = state;
   if (!_setjmp(here->now->where)) _longjmp(here->home, 1);
 }
+inline char* stack_of(const Block& here, uint lane) { return here.stacks + (lane + 1) * STACK; }
 inline void live() {
   launched.body();
   leave(ENDED);
 }
-__attribute__((noinline)) inline void enter(Lane& lane) {
+// Jumps, not swapcontext, which makes a system call each time.
+__attribute__((noinline)) inline void jump_into(Lane& lane) {
   Block* here = block;
   here->now = &lane;
   if (_setjmp(here->home)) return;
   if (lane.state != FRESH) _longjmp(lane.where, 1);
   ucontext_t start;
   getcontext(&start);
-  start.uc_stack.ss_sp = here->stacks + lane.index * STACK;
+  start.uc_stack.ss_sp = stack_of(*here, lane.index);
   start.uc_stack.ss_size = STACK;
   start.uc_link = nullptr;
   makecontext(&start, live, 0);
   setcontext(&start);
+}
+
+inline void enter(Lane& lane) {
+  jump_into(lane);
+  if (memcmp(stack_of(*block, lane.index), &INTACT, sizeof INTACT)) fail("a lane needs more stack than it has here");
 }
 
 inline uint warp_of(const Lane& lane) { return lane.index / WARP * WARP; }
@@ -214,12 +220,10 @@ inline void start(Block& here, uint number) {
     lane.index = i;
     lane.spun_at = nullptr;
     lane.in_group = {i % g.x, i / g.x % g.y, i / g.x / g.y};
-    memcpy(here.stacks + i * STACK, &INTACT, sizeof INTACT);
+    memcpy(stack_of(here, i), &INTACT, sizeof INTACT);
   }
 }
 inline void check(const Block& here) {
-  for (uint i = 0; i < here.count; ++i)
-    if (memcmp(here.stacks + i * STACK, &INTACT, sizeof INTACT)) fail("a lane needs more stack than it has here");
   if (memcmp(here.shared + launched.shared, &INTACT, sizeof INTACT)) fail("writes past the end of shared memory");
 }
 // One turn of every lane that can go on; `ended` counts those that have.
@@ -232,7 +236,7 @@ inline bool turn(Block& here, uint& ended, bool& spun) {
     do
       for (uint i = from; i < to; ++i) {
         Lane& lane = here.lanes[i];
-        if (lane.state == FRESH || lane.state == RUNS) enter(lane), moved = true;
+        if ((lane.state == FRESH || lane.state == RUNS) && !seen(launched.failed)) enter(lane), moved = true;
       }
     while (meetings_end(here, from));
     for (uint i = from; i < to; ++i) {
@@ -270,7 +274,7 @@ inline void run(Block& here, uint worker) {
 inline void* work(void* which) {
   const uint worker = (uint)(uintptr_t)which;
   Block* here = block = static_cast<Block*>(malloc(sizeof(Block)));
-  here->stacks = static_cast<char*>(malloc(launched.lanes * STACK));
+  here->stacks = static_cast<char*>(malloc((launched.lanes + 1) * STACK));  // the first: what lane 0 overruns
   here->shared = static_cast<char*>(aligned_alloc(1024, (launched.shared + sizeof INTACT + 1023) / 1024 * 1024));
   for (;;) {
     const uint number = __atomic_fetch_add(&launched.next, 1, __ATOMIC_SEQ_CST);
