@@ -18,7 +18,8 @@ from mlx_notebook.engine.stores.page_check import agrees_with_stock
 from mlx_notebook.engine.stores.page_ops import LayerPool, StockPages
 from mlx_notebook.engine.stores.pages import SCRATCH
 from mlx_notebook.engine.stores.pool import PoolStore
-from tests.engine.metal_emulator import compiler, has_half, metal_kernel
+from tests.engine.emulator import compiler, has_half
+from tests.engine.metal_emulator import metal_kernel
 from tests.engine.wide_heads import wide_llama
 
 if TYPE_CHECKING:
