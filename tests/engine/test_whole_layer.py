@@ -19,7 +19,8 @@ from mlx_notebook.engine.stores.cuda_pages import CudaPages
 from mlx_notebook.engine.stores.joined import joined
 from mlx_notebook.engine.stores.late import Late
 from mlx_notebook.engine.stores.page_ops import StockPages
-from mlx_notebook.engine.stores.pool import PoolStore
+from mlx_notebook.engine.stores.pages import Pages
+from mlx_notebook.engine.stores.pool import PoolStore, _one_token
 from mlx_notebook.engine.stores.whole_layer import WholeLayers
 from tests.engine.cuda_emulator import cuda_kernel
 from tests.engine.emulator import compiler
@@ -87,12 +88,8 @@ class Both:
         self.whole.on = on
         pages = [-(-(length + steps) // BLOCK) for length in lengths]
         store = self.store
-        caches = self.model.make_cache() if hasattr(self.model, "make_cache") else None
-        assert caches is None
-        store.warm(1)
-        store._layers, store._pages = [], type(store._pages)()
-        one = [_cache(self.model) for _ in self.model.layers]
-        store._reserve(sum(pages), like=one)
+        store._layers, store._pages = [], Pages()
+        store._reserve(sum(pages), like=_one_token(self.model))
         for at, layer in enumerate(store._layers):
             for name in ("keys", "values"):
                 key = mx.random.key(2 * at + (name == "keys"))
@@ -112,17 +109,6 @@ class Both:
             mx.eval(logits, positions)
             out.append(logits.astype(mx.float32))
         return out
-
-
-def _cache(model: Any) -> Any:
-    from mlx_lm.models.cache import KVCache
-
-    attention = model.layers[0].self_attn
-    cache = KVCache()
-    width = attention.q_proj.weight.shape[0] // attention.n_heads
-    shape = (1, attention.n_kv_heads, 1, width)
-    cache.keys = cache.values = mx.zeros(shape, attention.q_proj.weight.dtype)
-    return cache
 
 
 def apart(ours: list[mx.array], others: list[mx.array], live: list[int]) -> float:
