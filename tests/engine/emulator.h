@@ -177,7 +177,8 @@ inline bool barriers_open(Block& here) {
     for (uint i = 0; i < here.count; ++i) {
       const Lane& lane = here.lanes[i];
       if (lane.state != AT_BARRIER || lane.barrier != barrier) continue;
-      if (waits_for && lane.waits_for != waits_for) return fail("lanes at one barrier wait for different numbers"), false;
+      if (waits_for && lane.waits_for != waits_for)
+        return fail("lanes at one barrier wait for different numbers"), false;
       waits_for = lane.waits_for;
       ++in_warp[i / WARP];
     }
@@ -202,8 +203,9 @@ inline void stuck(uint worker, uint64_t progress) {
     const uint64_t at = seen(launched.stuck_at[i]);
     if (at != progress && at != GONE) return;
   }
-  if (!__atomic_compare_exchange_n(&launched.progress, &progress, progress + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-    return;
+  const bool still = __atomic_compare_exchange_n(&launched.progress, &progress, progress + 1, false, __ATOMIC_SEQ_CST,
+                                                 __ATOMIC_SEQ_CST);
+  if (!still) return;
   if (__atomic_add_fetch(&launched.strikes, 1, __ATOMIC_SEQ_CST) == 2) fail("lanes spin for what nobody writes");
 }
 

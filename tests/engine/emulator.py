@@ -49,8 +49,7 @@ def memory(array: mx.array) -> Buffer:
 
 def nobodys(shape: Sequence[int], dtype: mx.Dtype) -> Buffer:
     """An output before the launch: every number in it is none (NaN, or -1)."""
-    kind = _BITS[dtype.size][1]
-    return np.full(shape, np.iinfo(kind).max, kind)
+    return np.full(shape, (1 << 8 * dtype.size) - 1, _BITS[dtype.size][1])
 
 
 def as_array(buffer: Buffer, dtype: mx.Dtype) -> mx.array:
@@ -95,10 +94,8 @@ def _built(text: str) -> ctypes.CDLL:
         code, library = folder / "kernel.cpp", folder / "kernel.so"
         code.write_text(text)
         command = [compiler() or "c++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-pthread"]
-        command += [
-            "-U_FORTIFY_SOURCE",
-            "-fno-strict-aliasing",
-        ]  # jumps between stacks; memory of one type read as another
+        command += ["-U_FORTIFY_SOURCE"]  # which takes jumps between stacks for damage
+        command += ["-fno-strict-aliasing"]  # one type's memory is read as another's
         command += [f"-I{Path(__file__).parent}", "-o", str(library), str(code)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
