@@ -10,6 +10,7 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __align__(bytes) __attribute__((aligned(bytes)))
+#define alignas(bytes) __attribute__((aligned(bytes)))  // in nvcc it may follow __shared__
 #define __shared__ static thread_local  // a block is a thread
 #define threadIdx (emulator::block->now->in_group)
 #define blockIdx (emulator::block->index)
