@@ -14,7 +14,7 @@ from mlx_lm.models.llama import Model, ModelArgs
 from mlx_notebook.core.projection import BLOCK
 from mlx_notebook.engine.attention import AttentionRoute
 from mlx_notebook.engine.stores import cuda_layers
-from mlx_notebook.engine.stores.cuda_layers import CudaLayers, Layout, layout_for
+from mlx_notebook.engine.stores.cuda_layers import CudaLayers, Layout, shared_for
 from mlx_notebook.engine.stores.cuda_pages import CudaPages
 from mlx_notebook.engine.stores.joined import joined
 from mlx_notebook.engine.stores.late import Late
@@ -79,7 +79,7 @@ class Both:
     def __init__(self, model: Any, width: int = 64) -> None:
         self.model, ops = model, CudaPages()
         self.late = Late(width, ops.split)
-        twin = joined(model, self.late.split, self.late)
+        self.twin = twin = joined(model, self.late.split, self.late)
         self.whole = WholeLayers(model, twin, self.late, CudaLayers(BLOCKS, SHARED))
         self.store = PoolStore(model, ops, compiled=False, twin=twin, late=self.late)
 
@@ -136,10 +136,8 @@ def test_one_launch_is_the_layer(case: str, dtype: mx.Dtype, routed: list[Attent
 
 
 LAYOUTS = {
-    "nothing staged": Layout(False, 1, (1, 1, 2, 1), (4, 2)),
-    "two tiles a warp": Layout(True, 2, (1, 1, 2, 1), (4, 2)),
-    "tiles side by side": Layout(True, 1, (2, 4, 4, 8), (8, 4)),
-    "one block at a time": Layout(False, 2, (1, 2, 1, 1), (1, 1)),
+    "tiles side by side": Layout((2, 4, 4, 8), (8, 4)),
+    "one block at a time": Layout((1, 2, 1, 1), (1, 1)),
 }
 
 
@@ -149,7 +147,7 @@ def test_a_layout_changes_nothing(name: str, routed: list[AttentionRoute], monke
     routed.append(AttentionRoute(model))
     both, lengths = Both(model), [40, 7, 0, 100]
     plain = both.logits(lengths, on=False)
-    monkeypatch.setattr(cuda_layers, "layout_for", lambda *_: LAYOUTS[name])
+    monkeypatch.setattr(cuda_layers, "LAYOUT", LAYOUTS[name])
     assert apart(both.logits(lengths, on=True), plain, [0, 1, 3]) < NOISE
 
 
@@ -179,10 +177,14 @@ def _lost(parts: str) -> Any:
         attention.o_proj.bias = mx.zeros(256, mx.bfloat16)
     elif parts == "float32":
         model.layers[1].set_dtype(mx.float32)
+    elif parts == "a width of no whole blocks":
+        mlp = model.layers[1].mlp
+        mlp.gate_proj.weight, mlp.up_proj.weight = mlp.gate_proj.weight[:300], mlp.up_proj.weight[:300]
+        mlp.down_proj.weight = mlp.down_proj.weight[:, :300]
     return model
 
 
-@pytest.mark.parametrize("parts", ["norm of heads", "bias", "float32"])
+@pytest.mark.parametrize("parts", ["norm of heads", "bias", "float32", "a width of no whole blocks"])
 def test_a_layer_of_another_kind_stays(parts: str) -> None:
     model, ops = _lost(parts), StockPages()
     late = Late(64, ops.split)
@@ -193,9 +195,29 @@ def test_a_layer_of_another_kind_stays(parts: str) -> None:
     assert twin.layers[1] is plain
 
 
-def test_layouts_fit_into_shared_memory() -> None:
-    for hidden in (576, 2048, 4096, 8192):
-        for rows in (1, 16, 32, 64):
-            layout = layout_for(rows, hidden, 132, SHARED)
-            assert not layout.stage or rows * (hidden + 32) * 2 <= SHARED
-            assert layout.parts == 1 or rows > 16
+def test_rows_that_no_block_can_hold_go_through_products(routed: list[AttentionRoute]) -> None:
+    model = llama()
+    routed.append(AttentionRoute(model))
+    both = Both(model)
+    parts = both.twin.layers[0]._parts
+    fits = shared_for(16, 256, 2, 64)
+    assert CudaLayers(BLOCKS, fits).serves(16, parts)
+    assert not CudaLayers(BLOCKS, fits - 1).serves(16, parts)
+    assert not CudaLayers(BLOCKS, SHARED).serves(64, parts)
+    lengths = [9 + row for row in range(40)]
+    assert apart(both.logits(lengths, on=True), both.logits(lengths, on=False), list(range(40))) < NOISE
+
+
+def test_one_object_is_open_in_a_process() -> None:
+    first = CudaLayers.taken(BLOCKS, SHARED)
+    assert first is not None
+    assert CudaLayers.taken(BLOCKS, SHARED) is None
+    first.close()
+    first.close()  # nothing more
+    second = CudaLayers.taken(BLOCKS, SHARED)
+    assert second is not None
+    assert CudaLayers.taken(BLOCKS, SHARED) is None
+    del second  # as where a load fails half-way
+    third = CudaLayers.taken(BLOCKS, SHARED)
+    assert third is not None
+    third.close()

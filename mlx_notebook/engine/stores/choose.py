@@ -59,24 +59,26 @@ def device_kind() -> str:
     return "metal" if mx.metal.is_available() else ""
 
 
-def _makers(
-    model: Any, ops: PageOps, width: int, limits: tuple[int, int] | None = None
-) -> list[Callable[[], Store]]:
+def _makers(model: Any, ops: PageOps, width: int, limits: tuple[int, int] | None = None) -> list[Callable[[], Store]]:
     """Stores of one twin, made once (the probe makes stores of its own, and weights are large): from whole layers in
     one launch, where the GPU's limits are known, to heads as the model has them."""
     late = Late(width, ops.split)
     twin = joined(model, late.split, late)
-    whole = WholeLayers(model, twin, late, CudaLayers(*limits)) if limits is not None and late.found else None
+    launch = CudaLayers.taken(*limits) if limits is not None and late.found else None
+    whole = WholeLayers(model, twin, late, launch) if launch is not None else None
 
     def make(late_on: bool, whole_on: bool) -> Store:
         late.on = late_on
         if whole is not None:
             whole.on = whole_on
-        return PoolStore(model, ops, twin=twin, late=late)
+        return PoolStore(model, ops, twin=twin, late=late, closing=None if launch is None else launch.close)
 
     ways = [(True, True)] if whole is not None and whole.found else []
     ways += [(True, False), (False, False)] if late.found else [(False, False)]
-    return [partial(make, *way) for way in ways]
+    makers: list[Callable[[], Store]] = [partial(make, *way) for way in ways]
+    if limits is not None and late.found and launch is None:
+        return [partial(_tell, "layers in one launch serve another gateway of this process"), *makers]
+    return makers
 
 
 def _heads_of(model: Any) -> tuple[int, int, mx.Dtype] | None:

@@ -18,8 +18,12 @@ Source of the fragments' layout: NVIDIA, PTX ISA, mma.m16n8k16. The code is our 
 from __future__ import annotations
 
 THREADS = 256
+PAD = 32
+"""Numbers between rows in shared memory: neighbours then lie in different banks."""
 
-HEADER = """
+HEADER = (
+    f"constexpr int PAD = {PAD};\n"
+    """
 constexpr unsigned PATIENCE = 1u << 26;
 
 __device__ inline unsigned long long arrive(unsigned long long* count) {
@@ -78,7 +82,7 @@ __device__ constexpr int deepest(int steps, int most) {
   return most <= 1 ? 1 : steps % most == 0 ? most : deepest(steps, most - 1);
 }
 
-// Sums over K inputs for AT * 16 outputs a tile and NT * 8 rows. 
+// Sums over K inputs for AT * 16 outputs a tile and NT * 8 rows.
 template <typename T, int K, int ROWS, int AT, int WT, int MOST> struct Product {
   static constexpr int WARPS_IN = 8, WK = WARPS_IN / WT, NT = (ROWS + 7) / 8, PITCH = NT * 8 + 8;
   static constexpr int BLOCKS = K / 64, STEPS = (BLOCKS + WK - 1) / WK;
@@ -86,11 +90,10 @@ template <typename T, int K, int ROWS, int AT, int WT, int MOST> struct Product 
   uint4 held[AHEAD][AT][4];
   const T* weight;
   size_t apart;
-  int total, warp, lane, tiles, outputs;
+  int total, warp, lane, tiles;
 
-  // Tile i begins at output i * outputs; its parts are so many numbers of `weight` apart.
-  __device__ Product(const T* weight, int tiles, int outputs, size_t apart)
-      : weight(weight), apart(apart), tiles(tiles), outputs(outputs) {
+  // The parts of a tile are so many numbers of `weight` apart.
+  __device__ Product(const T* weight, int tiles, size_t apart) : weight(weight), apart(apart), tiles(tiles) {
     warp = threadIdx.x / 32; lane = threadIdx.x % 32;
     const int groups = (tiles + WT - 1) / WT, mine = static_cast<int>(blockIdx.x);
     const int grid = static_cast<int>(gridDim.x);
@@ -105,7 +108,7 @@ template <typename T, int K, int ROWS, int AT, int WT, int MOST> struct Product 
   __device__ __forceinline__ void fetch(uint4 (&to)[AT][4], int i) {
     const int tile = tile_of(i), block = block_of(i);
     if (i >= total || tile >= tiles || block >= BLOCKS) return;
-    const T* from = weight + (static_cast<size_t>(tile) * outputs + lane / 4) * K + block * 64 + lane % 4 * 8;
+    const T* from = weight + (static_cast<size_t>(tile) * 16 + lane / 4) * K + block * 64 + lane % 4 * 8;
 #pragma unroll
     for (int a = 0; a < AT; ++a)
 #pragma unroll
@@ -114,7 +117,8 @@ template <typename T, int K, int ROWS, int AT, int WT, int MOST> struct Product 
   }
   // x: rows of inputs, `pitch` numbers from one to the next; done(tile, output, row, values of the AT parts).
   // EARLY: inputs are fetched a block ahead, for they come from afar; those in shared memory are not.
-  template <bool EARLY, typename Done> __device__ __forceinline__ void run(const T* x, int pitch, float* sums, Done done) {
+  template <bool EARLY, typename Done>
+  __device__ __forceinline__ void run(const T* x, int pitch, float* sums, Done done) {
     float c[AT][NT][4];
     uint4 in[NT][2], next[NT][2];
     if (EARLY) take(next, x, pitch, 0);
@@ -204,42 +208,35 @@ template <typename T, int K, int ROWS, int AT, int WT, int MOST> struct Product 
   }
 };
 """
+)
 
 LAYER = """
-constexpr int QUERIES = H * G * D, NUMBERS = (G + 2) * H * D;
-constexpr bool STAGED = STAGE != 0;
-constexpr int AHEAD_OUT = PARTS == 1 ? AHEAD_ONE : AHEAD_TWO;
-constexpr int EARLY_ROWS = 32;  // with more, what is fetched early does not fit into registers
-constexpr int PITCH = STAGED ? HID + 32 : HID;
+constexpr int QUERIES = H * G * D, NUMBERS = (G + 2) * H * D, PITCH = HID + PAD;
 unsigned char* shared = dynamic_shared();
-T* staged = reinterpret_cast<T*>(shared);
-float* sums = reinterpret_cast<float*>(shared + (STAGED ? ROWS * PITCH * sizeof(T) : 0));
+T* normed = reinterpret_cast<T*>(shared);
+float* sums = reinterpret_cast<float*>(shared + ROWS * PITCH * sizeof(T));
 T* product = room;
 T* seen = product + ROWS * NUMBERS;
 T* middle = seen + ROWS * QUERIES;
 T* inner = middle + ROWS * HID;
-T* normed = STAGED ? staged : inner + ROWS * INNER;
 unsigned long long* count = reinterpret_cast<unsigned long long*>(const_cast<int*>(counter));
 const float eps = __int_as_float(EPS_BITS), scale = __int_as_float(SCALE_BITS);
-const int warp = threadIdx.x / 32, grid = gridDim.x, block = blockIdx.x;
+const int grid = gridDim.x, block = blockIdx.x;
 const int splits = (table_shape[1] * BLOCK + SPAN - 1) / SPAN;  // not a constant: pages come while rows go on
-auto norm = [&](const T* from, const T* weight) {  // staged: by every block for itself
-  const int first = STAGED ? warp : block * 8 + warp, step = STAGED ? 8 : grid * 8;
-  for (int row = first; row < ROWS; row += step) norm_row<T, HID>(from + row * HID, weight, normed + row * PITCH, eps);
-  if (STAGED) __syncthreads(); else wait_for_all(count, arrive(count));
+auto norm = [&](const T* from, const T* weight) {  // by every block for itself
+  for (int row = threadIdx.x / 32; row < ROWS; row += 8)
+    norm_row<T, HID>(from + row * HID, weight, normed + row * PITCH, eps);
+  __syncthreads();
 };
-auto add = [&](const T* stream, T* to, const float* v, int row, int tile, int output) {
-#pragma unroll
-  for (int a = 0; a < PARTS; ++a) {
-    const size_t at = static_cast<size_t>(row) * HID + (tile * PARTS + a) * 16 + output;
-    to[at] = static_cast<T>(static_cast<float>(stream[at]) + rounded<T>(v[a]));
-  }
+auto add = [&](const T* stream, T* to, float value, int row, int tile, int output) {
+  const size_t at = static_cast<size_t>(row) * HID + tile * 16 + output;
+  to[at] = static_cast<T>(static_cast<float>(stream[at]) + rounded<T>(value));
 };
 unsigned long long goal;
 {
-  Product<T, HID, ROWS, 1, WT_QKV, AHEAD_ONE> products(wqkv, NUMBERS / 16, 16, 0);
+  Product<T, HID, ROWS, 1, WT_QKV, AHEAD_ONE> products(wqkv, NUMBERS / 16, 0);
   norm(x, norm1);
-  products.template run<!STAGED && ROWS <= EARLY_ROWS>(normed, PITCH, sums, [&](int tile, int output, int row, const float* v) {
+  products.template run<false>(normed, PITCH, sums, [&](int tile, int output, int row, const float* v) {
     product[row * NUMBERS + tile * 16 + output] = static_cast<T>(v[0]);
   });
 }
@@ -282,18 +279,18 @@ if (splits > 1) {
 }
 goal = arrive(count);
 {
-  Product<T, QUERIES, ROWS, PARTS, WT_OUT, AHEAD_OUT> products(wo, HID / 16 / PARTS, 16 * PARTS, 16 * QUERIES);
+  Product<T, QUERIES, ROWS, 1, WT_OUT, AHEAD_ONE> products(wo, HID / 16, 0);
   wait_for_all(count, goal);
-  products.template run<ROWS <= EARLY_ROWS>(seen, QUERIES, sums, [&](int tile, int output, int row, const float* v) {
-    add(x, middle, v, row, tile, output);
+  products.template run<true>(seen, QUERIES, sums, [&](int tile, int output, int row, const float* v) {
+    add(x, middle, v[0], row, tile, output);
   });
 }
 goal = arrive(count);
 {
-  Product<T, HID, ROWS, 2, WT_UP, AHEAD_TWO> products(wgu, INNER / 16, 16, static_cast<size_t>(INNER) * HID);
+  Product<T, HID, ROWS, 2, WT_UP, AHEAD_TWO> products(wgu, INNER / 16, static_cast<size_t>(INNER) * HID);
   wait_for_all(count, goal);
   norm(middle, norm2);
-  products.template run<!STAGED && ROWS <= EARLY_ROWS>(normed, PITCH, sums, [&](int tile, int output, int row, const float* v) {
+  products.template run<false>(normed, PITCH, sums, [&](int tile, int output, int row, const float* v) {
     const float gate = rounded<T>(v[0]), up = rounded<T>(v[1]);
     const float opened = rounded<T>(gate * rounded<T>(1.0f / (1.0f + __expf(-gate))));
     inner[static_cast<size_t>(row) * INNER + tile * 16 + output] = static_cast<T>(opened * up);
@@ -301,10 +298,10 @@ goal = arrive(count);
 }
 goal = arrive(count);
 {
-  Product<T, INNER, ROWS, PARTS, WT_DOWN, AHEAD_OUT> products(wd, HID / 16 / PARTS, 16 * PARTS, 16 * INNER);
+  Product<T, INNER, ROWS, 1, WT_DOWN, AHEAD_ONE> products(wd, HID / 16, 0);
   wait_for_all(count, goal);
-  products.template run<ROWS <= EARLY_ROWS>(inner, INNER, sums, [&](int tile, int output, int row, const float* v) {
-    add(middle, out, v, row, tile, output);
+  products.template run<true>(inner, INNER, sums, [&](int tile, int output, int row, const float* v) {
+    add(middle, out, v[0], row, tile, output);
   });
 }
 """

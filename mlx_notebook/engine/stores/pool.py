@@ -103,12 +103,20 @@ class PoolStore:
         compiled: whether steps are compiled; only where pages are updated in place.
         twin: the model as `joined` made it, where several stores are made of one model.
         late: what the twin leaves to attention.
+        closing: called when the store is closed.
     """
 
     name = "pool"
 
     def __init__(
-        self, model: Any, ops: PageOps, *, compiled: bool = True, twin: Any = None, late: Late | None = None
+        self,
+        model: Any,
+        ops: PageOps,
+        *,
+        compiled: bool = True,
+        twin: Any = None,
+        late: Late | None = None,
+        closing: Callable[[], None] | None = None,
     ) -> None:
         caches = make_caches(model)
         if not all(type(cache) is KVCache for cache in caches):
@@ -117,6 +125,7 @@ class PoolStore:
         self._joined = joined(model, ops.split) if twin is None else twin
         self._ops = ops
         self._late = late
+        self._closing = closing
         self._rows = RowsStore(model)
         self._layers: list[LayerPool] = []
         self._pages = Pages()
@@ -313,6 +322,10 @@ class PoolStore:
             held = [[] if row is None else self._held[id(row)].pages for row in places]
             self._table = _table(held)
         return self._table
+
+    def close(self) -> None:
+        if self._closing is not None:
+            self._closing()
 
     def held_bytes(self) -> int:
         """Bytes of all pages, free ones too, and what rows in prefill hold side by side."""

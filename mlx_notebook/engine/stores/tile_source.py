@@ -31,6 +31,7 @@ __device__ __forceinline__ void attend_tiles(
   const int start = split * SPAN, stop = min(position, start + SPAN);
   const bool writes = position >= start && position < start + SPAN && warp == WARPS - 1;
 
+  const uint4 none = make_uint4(0, 0, 0, 0);
   uint4 keys[2][QUARTERS], values[4][HALVES];
   auto fetch = [&](int base) {
     if (base >= stop) return;
@@ -40,14 +41,14 @@ __device__ __forceinline__ void attend_tiles(
       const int c = base + j * 8 + g;
 #pragma unroll
       for (int h = 0; h < QUARTERS; ++h)
-        keys[j][h] = c < stop ? Eight<T>::take(kpool + (page + c % BLOCK) * D + h * 32 + t * 8) : make_uint4(0, 0, 0, 0);
+        keys[j][h] = c < stop ? Eight<T>::take(kpool + (page + c % BLOCK) * D + h * 32 + t * 8) : none;
     }
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int c = base + j / 2 * 8 + t * 2 + j % 2;
 #pragma unroll
       for (int v = 0; v < HALVES; ++v)
-        values[j][v] = c < stop ? Eight<T>::take(vpool + (page + c % BLOCK) * D + v * 64 + g * 8) : make_uint4(0, 0, 0, 0);
+        values[j][v] = c < stop ? Eight<T>::take(vpool + (page + c % BLOCK) * D + v * 64 + g * 8) : none;
     }
   };
   fetch(start + warp * TILE);

@@ -8,10 +8,11 @@ has other logits, which the probe at load sees.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
+from mlx.nn.layers.activations import silu
 from mlx.nn.layers.base import Module
 from mlx.nn.layers.linear import Linear
 from mlx.nn.layers.normalization import RMSNorm
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from mlx_notebook.engine.stores.cuda_layers import CudaLayers
     from mlx_notebook.engine.stores.late import Late
 
-MOST_ROWS = 64
-"""Places that one launch a layer serves; with more, products are matrices and MLX's own are faster."""
+BLOCK_OF_INPUTS = 64
+"""Inputs that a warp of the kernel takes at once."""
 
 NORMS = ("input_layernorm", "post_attention_layernorm")
 HALVES = (mx.bfloat16, mx.float16)
@@ -42,6 +43,7 @@ class LayerParts:
         rope: what turns the heads.
         eps: of both norms.
         scale: of the scores.
+        own: key heads.
     """
 
     norms: tuple[mx.array, mx.array]
@@ -52,6 +54,7 @@ class LayerParts:
     rope: LateRope
     eps: float
     scale: float
+    own: int
 
 
 class WholeLayers:
@@ -83,20 +86,41 @@ class WholeLayers:
 
 
 class WholeLayer:
-    """Stands where a layer stood, and calls that one whenever it is not for us."""
+    """Stands where a layer stood, and calls that one whenever it is not for us.
+
+    More rows than a launch can serve go through MLX's products, in as few operations as a layer can be put: sums of
+    the residual stream are part of the products, and nothing has more than two dimensions, for which views are made.
+    """
 
     def __init__(self, plain: Any, parts: LayerParts, whole: WholeLayers) -> None:
         self._plain = plain
         self._parts = parts
         self._whole = whole
+        self._across = [weight.T for weight in (parts.heads, parts.out, parts.opened, parts.down)]
+        mx.eval(self._across)
 
     def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
-        whole = self._whole
-        if not (whole.on and whole.late.on and x.shape[0] <= MOST_ROWS and x.shape[1] == 1):
+        whole, parts = self._whole, self._parts
+        if not (whole.on and whole.late.on and x.shape[1] == 1):
             out: mx.array = self._plain(x, mask, cache)
             return out
-        step = cache.step
-        return whole.launch(self._parts, cache.pool, x, step.table, step.positions, self._parts.rope.angles(step.offset))
+        step, turn = cache.step, parts.rope.angles(cache.step.offset)
+        if whole.launch.serves(x.shape[0], parts):
+            return whole.launch(parts, cache.pool, x, step.table, step.positions, turn)
+        return self._in_products(x[:, 0], cache, turn)[:, None]
+
+    def _in_products(self, x: mx.array, cache: Any, turn: mx.array) -> mx.array:
+        """The same for x [R, H]."""
+        parts, step = self._parts, cache.step
+        heads, out, opened, down = self._across
+        product = mx.fast.rms_norm(x, parts.norms[0], parts.eps) @ heads
+        keys, values = out.shape[0], out.shape[0] + parts.own * parts.rope.width
+        q, k, v = self._whole.late.split(product, [keys, values])
+        q, k = replace(q, turn=turn), replace(k, turn=turn)
+        seen = step.ops.attend_heads(cache.pool, q, k, v, step.table, step.positions, parts.scale).flat
+        middle = mx.addmm(x, seen, out)
+        gate, up = mx.split(mx.fast.rms_norm(middle, parts.norms[1], parts.eps) @ opened, 2, axis=-1)
+        return mx.addmm(middle, silu(gate) * up, down)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._plain, name)
@@ -115,6 +139,8 @@ def parts_of(layer: Any, twin: Any) -> LayerParts | None:
         return None
     if set(attention) != {"q_proj", "k_proj", "v_proj", "o_proj", "rope"} or norms[0].eps != norms[1].eps:
         return None
+    if any(one.weight.shape[1] % BLOCK_OF_INPUTS for one in linears):
+        return None
     return LayerParts(
         norms=(norms[0].weight, norms[1].weight),
         heads=twin["self_attn"]["q_proj"].joined,
@@ -124,4 +150,5 @@ def parts_of(layer: Any, twin: Any) -> LayerParts | None:
         rope=rope,
         eps=float(norms[0].eps),
         scale=float(attention.scale),
+        own=linears[1].weight.shape[0] // rope.width,
     )
