@@ -268,6 +268,7 @@ class MlxBackend:
         self._entries.clear()
         self._masks.close()
         self._let_go()
+        self._store.close()  # last: the device has done all that it had
 
     def _let_go(self) -> None:
         self._route.close()

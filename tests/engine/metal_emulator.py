@@ -7,18 +7,13 @@ has the names of Metal that our kernels use.
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
 import re
-import shutil
-import subprocess
-import tempfile
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 import numpy as np
+
+from tests.engine.emulator import as_array, given, launch, memory, nobodys, unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,23 +23,13 @@ CONSTANT = 8
 
 TYPES = {mx.float32: "float", mx.float16: "float16_t", mx.bfloat16: "bfloat16_t", mx.int32: "int32_t"}
 ATTRIBUTES = {
-    "simdgroup_index_in_threadgroup": ("uint", "(now - lanes) / 32"),
-    "thread_index_in_simdgroup": ("uint", "(now - lanes) % 32"),
-    "thread_position_in_grid": ("uint3", "now->in_grid"),
-    "thread_position_in_threadgroup": ("uint3", "now->in_group"),
-    "threadgroup_position_in_grid": ("uint3", "group_in_grid"),
-    "threadgroups_per_grid": ("uint3", "groups"),
+    "simdgroup_index_in_threadgroup": ("uint", "emulator::block->now->index / 32"),
+    "thread_index_in_simdgroup": ("uint", "emulator::block->now->index % 32"),
+    "thread_position_in_grid": ("uint3", "emulator::in_grid()"),
+    "thread_position_in_threadgroup": ("uint3", "emulator::block->now->in_group"),
+    "threadgroup_position_in_grid": ("uint3", "emulator::block->index"),
+    "threadgroups_per_grid": ("uint3", "emulator::launched.groups"),
 }
-
-
-def compiler() -> str | None:
-    return shutil.which("g++") or shutil.which("c++")
-
-
-def has_half() -> bool:
-    """Whether the compiler knows half-precision numbers: g++ 12 on x86-64 does."""
-    command = [compiler() or "c++", "-x", "c++", "-std=c++14", "-fsyntax-only", "-"]
-    return subprocess.run(command, input=b"_Float16 x;", capture_output=True, check=False).returncode == 0
 
 
 def metal_kernel(
@@ -65,41 +50,27 @@ def metal_kernel(
         output_shapes: Sequence[Sequence[int]],
         output_dtypes: Sequence[mx.Dtype],
     ) -> list[mx.array]:
-        given = [mx.contiguous(array) if ensure_row_contiguous else array for array in inputs]
-        mx.eval(given)
-        types = [TYPES[array.dtype] for array in given]
-        seen = [_numpy(array) for array in given]
-        made = [np.empty(shape, _bits(dtype)) for shape, dtype in zip(output_shapes, output_dtypes, strict=True)]
+        arrays = given(inputs, ensure_row_contiguous)
+        made = [nobodys(shape, dtype) for shape, dtype in zip(output_shapes, output_dtypes, strict=True)]
         parameters: list[str] = []
         buffers: list[np.ndarray[Any, Any]] = []
-        for one, kind, array in zip(input_names, types, seen, strict=True):
-            parameters.append(f"const {'constant' if array.size < CONSTANT else 'device'} {kind}* {one}")
-            buffers.append(array)
+        for one, array, seen in zip(input_names, arrays, map(memory, arrays), strict=True):
+            parameters.append(f"const {'constant' if seen.size < CONSTANT else 'device'} {TYPES[array.dtype]}* {one}")
+            buffers.append(seen)
             if f"{one}_shape" in source:
                 parameters.append(f"const constant int* {one}_shape")
-                buffers.append(np.array(array.shape, np.int32))
+                buffers.append(np.array(seen.shape, np.int32))
             if f"{one}_strides" in source:
                 parameters.append(f"const constant int64_t* {one}_strides")
-                buffers.append(np.array([step // array.itemsize for step in array.strides], np.int64))
+                buffers.append(np.array([step // seen.itemsize for step in seen.strides], np.int64))
         parameters += [f"device {TYPES[t]}* {one}" for one, t in zip(output_names, output_dtypes, strict=True)]
-        _run(_text(name, header, source, parameters, template), [*buffers, *made], grid, threadgroup)
-        return [mx.array(array).view(dtype) for array, dtype in zip(made, output_dtypes, strict=True)]
+        launch(_text(name, header, source, parameters, template), [*buffers, *made], grid, threadgroup)
+        return [as_array(array, dtype) for array, dtype in zip(made, output_dtypes, strict=True)]
 
     return call
 
 
-def _numpy(array: mx.array) -> np.ndarray[Any, Any]:
-    """The array's own memory, with its strides."""
-    plain: np.ndarray[Any, Any] = np.asarray(memoryview(array.view(mx.uint16 if array.dtype.size == 2 else mx.uint32)))  # type: ignore[arg-type]
-    return plain
-
-
-def _bits(dtype: mx.Dtype) -> type[np.generic]:
-    return np.uint16 if dtype.size == 2 else np.uint32
-
-
 def _text(name: str, header: str, source: str, parameters: list[str], template: Sequence[tuple[str, Any]]) -> str:
-    """A translation unit with the kernel and what calls it."""
     kinds = ", ".join(f"{'typename' if isinstance(value, mx.Dtype) else 'int'} {key}" for key, value in template)
     values = ", ".join(TYPES[value] if isinstance(value, mx.Dtype) else str(value) for _, value in template)
     asked = {key: attribute for key, attribute in ATTRIBUTES.items() if key in source}
@@ -107,39 +78,5 @@ def _text(name: str, header: str, source: str, parameters: list[str], template: 
     signature += [f"{kind} {key} [[{key}]]" for key, (kind, _) in asked.items()]
     pointers = [f"({re.sub(r' [a-z_0-9]+$', '', one)})at[{number}]" for number, one in enumerate(parameters)]
     arguments = ", ".join([*pointers, *(how for _, how in asked.values())])
-    kernel = f"template <{kinds}>\n[[kernel]] void {name}({', '.join(signature)}) {{\n{source}\n}}\n"
-    return f"""#include "metal_emulator.h"
-{header}
-{kernel}
-static void** at;
-extern "C" const char* launch(void** buffers, const uint* grid, const uint* group) {{
-  using namespace emulator;
-  at = buffers;
-  return launch(grid, group, [] {{ {name}<{values}>({arguments}); }});
-}}
-"""
-
-
-def _run(text: str, buffers: Sequence[np.ndarray[Any, Any]], grid: Sequence[int], group: Sequence[int]) -> None:
-    launch = _built(text).launch
-    launch.restype = ctypes.c_char_p
-    pointers = (ctypes.c_void_p * len(buffers))(*(array.ctypes.data for array in buffers))
-    sizes = [(ctypes.c_uint * 3)(*size) for size in (grid, group)]
-    failed = launch(pointers, *sizes)
-    if failed:
-        raise RuntimeError(failed.decode())
-
-
-@cache
-def _built(text: str) -> ctypes.CDLL:
-    folder = Path(tempfile.mkdtemp(prefix="mlxnb-kernel-"))
-    try:
-        code, library = folder / "kernel.cpp", folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.so"
-        code.write_text(text)
-        command = [compiler() or "c++", "-std=c++14", "-O1", "-w", "-shared", "-fPIC", f"-I{Path(__file__).parent}"]
-        done = subprocess.run([*command, "-o", library, code], capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(done.stderr)
-        return ctypes.CDLL(str(library))
-    finally:
-        shutil.rmtree(folder)
+    kernel = f"template <{kinds}>\n[[kernel]] void {name}({', '.join(signature)}) {{\n{source}\n}}"
+    return unit("metal_emulator.h", f"{header}\n{kernel}", f"{name}<{values}>({arguments})")

@@ -10,6 +10,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
 from mlx_notebook.engine.stores.caches import make_caches
+from mlx_notebook.engine.stores.cuda_layers import CudaLayers, device_limits
 from mlx_notebook.engine.stores.cuda_pages import CudaPages
 from mlx_notebook.engine.stores.joined import joined
 from mlx_notebook.engine.stores.late import Late
@@ -17,6 +18,7 @@ from mlx_notebook.engine.stores.metal_pages import MetalPages
 from mlx_notebook.engine.stores.page_check import agrees_with_stock
 from mlx_notebook.engine.stores.page_ops import kernels_serve
 from mlx_notebook.engine.stores.pool import PoolStore
+from mlx_notebook.engine.stores.whole_layer import WholeLayers
 from mlx_notebook.failure import as_text
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ def pools(model: Any) -> list[Callable[[], Store]]:
         ops = _metal_or_why(own, width, dtype)
         return [partial(_tell, ops)] if isinstance(ops, str) else _makers(model, ops, width)
     cuda = CudaPages()
-    return _makers(model, cuda, width) if _agrees(cuda, own, width, dtype) else []
+    return _makers(model, cuda, width, device_limits()) if _agrees(cuda, own, width, dtype) else []
 
 
 def device_kind() -> str:
@@ -57,15 +59,26 @@ def device_kind() -> str:
     return "metal" if mx.metal.is_available() else ""
 
 
-def _makers(model: Any, ops: PageOps, width: int) -> list[Callable[[], Store]]:
+def _makers(model: Any, ops: PageOps, width: int, limits: tuple[int, int] | None = None) -> list[Callable[[], Store]]:
+    """Stores of one twin, made once (the probe makes stores of its own, and weights are large): from whole layers in
+    one launch, where the GPU's limits are known, to heads as the model has them."""
     late = Late(width, ops.split)
-    twin = joined(model, late.split, late)  # once: the probe makes stores of its own, and weights are large
+    twin = joined(model, late.split, late)
+    launch = CudaLayers.taken(*limits) if limits is not None and late.found else None
+    whole = WholeLayers(model, twin, late, launch) if launch is not None else None
 
-    def make(on: bool) -> Store:
-        late.on = on
-        return PoolStore(model, ops, twin=twin, late=late)
+    def make(late_on: bool, whole_on: bool) -> Store:
+        late.on = late_on
+        if whole is not None:
+            whole.on = whole_on
+        return PoolStore(model, ops, twin=twin, late=late, closing=None if launch is None else launch.close)
 
-    return [partial(make, on) for on in ((True, False) if late.found else (False,))]
+    ways = [(True, True)] if whole is not None and whole.found else []
+    ways += [(True, False), (False, False)] if late.found else [(False, False)]
+    makers: list[Callable[[], Store]] = [partial(make, *way) for way in ways]
+    if limits is not None and late.found and launch is None:
+        return [partial(_tell, "layers in one launch serve another gateway of this process"), *makers]
+    return makers
 
 
 def _heads_of(model: Any) -> tuple[int, int, mx.Dtype] | None:

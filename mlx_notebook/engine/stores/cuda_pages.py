@@ -99,9 +99,9 @@ class CudaPages:
         product = queries.product
         if queries.start or queries.turn is not keys.turn or values.turn is not None:
             raise NotForLateError("queries and keys turned alike, values not, are what the kernel takes")
-        rows, _, numbers = product.shape
+        *outer, numbers = product.shape
         lying = [("QROW", numbers), ("KROW", numbers), ("K0", keys.start), ("V0", values.start)]
-        shape = (rows, 1, queries.stop)
+        shape = (*outer, queries.stop)
         heads, turn = queries.count, queries.turn
         return Seen(self._attend(pool, [product] * 3, lying, heads, table, positions, scale, turn, shape))
 
@@ -129,6 +129,7 @@ class CudaPages:
                 *(("T", dtype), ("H", own), ("G", heads // own), ("D", width)),
                 *lying,
                 ("TURN", int(turn is not None)),
+                ("TEAM", source.WARPS),
                 ("SCALE_BITS", bits_of(scale * math.log2(math.e))),
             ],
             grid=(splits * source.WARPS * 32, own, rows),

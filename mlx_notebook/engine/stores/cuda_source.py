@@ -14,36 +14,44 @@ al., PagedAttention. The code is our own.
 from __future__ import annotations
 
 from mlx_notebook.core.projection import BLOCK
+from mlx_notebook.engine.stores.ptx import PTX
+from mlx_notebook.engine.stores.tile_source import TILES
 
 WARPS, DEEP = 4, 2
 SPAN = 512
 """Columns that one block reads; rows up to it need no merge."""
 
-_DEFINES = f"#define BLOCK {BLOCK}\n#define SPAN {SPAN}\n#define WARPS {WARPS}\n#define DEEP {DEEP}\n"
+_DEFINES = f"#define BLOCK {BLOCK}\n#define SPAN {SPAN}\n#define DEEP {DEEP}\n"
 
-HEADER = (
-    _DEFINES
-    + """
-template <typename T> struct Eight {};
+_BASICS = """
+template <typename T> struct Eight {};  // numbers that are loaded at once; raw, they take half the registers
 template <> struct Eight<__nv_bfloat16> {
-  static __device__ void load(const __nv_bfloat16* p, float* x) {
-    uint4 w = *reinterpret_cast<const uint4*>(p);
+  using Raw = uint4;
+  static __device__ Raw take(const __nv_bfloat16* p) { return *reinterpret_cast<const uint4*>(p); }
+  static __device__ void open(const Raw& w, float* x) {
     const __nv_bfloat162* h = reinterpret_cast<const __nv_bfloat162*>(&w);
     for (int i = 0; i < 4; ++i) { float2 f = __bfloat1622float2(h[i]); x[2 * i] = f.x; x[2 * i + 1] = f.y; }
   }
+  static __device__ void load(const __nv_bfloat16* p, float* x) { open(take(p), x); }
 };
 template <> struct Eight<__half> {
-  static __device__ void load(const __half* p, float* x) {
-    uint4 w = *reinterpret_cast<const uint4*>(p);
+  using Raw = uint4;
+  static __device__ Raw take(const __half* p) { return *reinterpret_cast<const uint4*>(p); }
+  static __device__ void open(const Raw& w, float* x) {
     const __half2* h = reinterpret_cast<const __half2*>(&w);
     for (int i = 0; i < 4; ++i) { float2 f = __half22float2(h[i]); x[2 * i] = f.x; x[2 * i + 1] = f.y; }
   }
+  static __device__ void load(const __half* p, float* x) { open(take(p), x); }
 };
 template <> struct Eight<float> {
-  static __device__ void load(const float* p, float* x) {
-    float4 a = *reinterpret_cast<const float4*>(p), b = *reinterpret_cast<const float4*>(p + 4);
-    x[0] = a.x; x[1] = a.y; x[2] = a.z; x[3] = a.w; x[4] = b.x; x[5] = b.y; x[6] = b.z; x[7] = b.w;
+  struct Raw { float4 a, b; };
+  static __device__ Raw take(const float* p) {
+    return {*reinterpret_cast<const float4*>(p), *reinterpret_cast<const float4*>(p + 4)};
   }
+  static __device__ void open(const Raw& w, float* x) {
+    x[0] = w.a.x; x[1] = w.a.y; x[2] = w.a.z; x[3] = w.a.w; x[4] = w.b.x; x[5] = w.b.y; x[6] = w.b.z; x[7] = w.b.w;
+  }
+  static __device__ void load(const float* p, float* x) { open(take(p), x); }
 };
 template <typename T, int D> __device__ inline void turn_eight(float* x, const float* turn, int part) {
   constexpr int HALF = D / 2;
@@ -55,24 +63,46 @@ template <typename T, int D> __device__ inline void turn_eight(float* x, const f
   }
 }
 __device__ inline float weight(float from, float to) { return from == -INFINITY ? 0.0f : exp2f(from - to); }
-"""
-)
 
-ATTEND = """
+// What each warp saw, in `room`: maxima, sums, values; store(g, d, maximum, sum, value) is called for each number.
+template <int G, int D, int WARPS, typename Store>
+__device__ __forceinline__ void merge_warps(int thread, int barrier, const float* room, Store store) {
+  const float* tops = room;
+  const float* sums = tops + WARPS * G;
+  const float* accs = sums + WARPS * G;
+  meet(barrier, WARPS * 32);
+  for (int index = thread; index < G * D; index += WARPS * 32) {
+    const int g = index / D, d = index % D;
+    float high = -INFINITY, total = 0.0f, value = 0.0f;
+    for (int w = 0; w < WARPS; ++w) high = fmaxf(high, tops[w * G + g]);
+    for (int w = 0; w < WARPS; ++w) {
+      const float scaled = weight(tops[w * G + g], high);
+      total += sums[w * G + g] * scaled;
+      value += accs[(w * G + g) * D + d] * scaled;
+    }
+    store(g, d, high, total, value);
+  }
+}
+"""
+
+_SPAN_OF_ROW = """
+// One span of columns of one row, for the query heads of one key head: by WARPS warps that meet at `barrier`.
+// The columns of the next round are under way while those of this one are summed up.
+// Pointers are the row's own; `room` has WARPS * G * (D + 2) numbers; store(g, d, maximum, sum, value).
+template <typename T, int H, int G, int D, int TURN, int WARPS, typename Store>
+__device__ __forceinline__ void attend_span(
+    const T* q, const T* knew, const T* vnew, const T* kpool, const T* vpool, const int* table, int position, int split,
+    int head, const float* turn, float scale, int thread, int barrier, float* room, Store store) {
 constexpr int LANES = D / 8;
 constexpr int COLS = 32 / LANES;
-const int split = blockIdx.x, head = blockIdx.y, row = blockIdx.z;
-const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+const int warp = thread / 32, lane = thread % 32;
 const int sub = lane / LANES, part = lane % LANES;
-const int pages = table_shape[1], splits = gridDim.x;
-const float scale = __int_as_float(SCALE_BITS);
-const int position = positions[row];
 const int start = split * SPAN, stop = min(position, start + SPAN);
 const bool owns = position >= start && position < start + SPAN;
 float qs[G][8], acc[G][8], top[G], sum[G];
 for (int g = 0; g < G; ++g) {
-  Eight<T>::load(q + (size_t)row * QROW + (head * G + g) * D + part * 8, qs[g]);
-  if (TURN) turn_eight<T, D>(qs[g], turn + (size_t)row * D, part);
+  Eight<T>::load(q + (head * G + g) * D + part * 8, qs[g]);
+  if (TURN) turn_eight<T, D>(qs[g], turn, part);
   top[g] = -INFINITY; sum[g] = 0.0f;
   for (int i = 0; i < 8; ++i) { qs[g][i] *= scale; acc[g][i] = 0.0f; }
 }
@@ -88,20 +118,36 @@ auto see = [&](const float* k, const float* v, bool valid) {
     }
   }
 };
+const bool writes = owns && warp == WARPS - 1;  // the warp that has the fewest columns
+typename Eight<T>::Raw keys[DEEP], values[DEEP], new_key = {}, new_value = {};
+size_t page = 0;
+if (writes) {
+  page = table[position / BLOCK];
+  new_key = Eight<T>::take(knew + head * D + part * 8);
+  new_value = Eight<T>::take(vnew + head * D + part * 8);
+}
+auto fetch = [&](int base) {
+#pragma unroll
+  for (int j = 0; j < DEEP; ++j) {
+    const int c = base + j * WARPS * COLS + sub;
+    if (c < stop) {
+      const size_t at = (((size_t)table[c / BLOCK] * H + head) * BLOCK + c % BLOCK) * D + part * 8;
+      keys[j] = Eight<T>::take(kpool + at);
+      values[j] = Eight<T>::take(vpool + at);
+    }
+  }
+};
+fetch(start + warp * COLS);
 for (int base = start + warp * COLS; base < stop; base += DEEP * WARPS * COLS) {
   float k[DEEP][8], v[DEEP][8];
   bool valid[DEEP];
 #pragma unroll
   for (int j = 0; j < DEEP; ++j) {
-    const int c = base + j * WARPS * COLS + sub;
-    valid[j] = c < stop;
+    valid[j] = base + j * WARPS * COLS + sub < stop;
     for (int i = 0; i < 8; ++i) { k[j][i] = 0.0f; v[j][i] = 0.0f; }
-    if (valid[j]) {
-      const size_t at = (((size_t)table[row * pages + c / BLOCK] * H + head) * BLOCK + c % BLOCK) * D + part * 8;
-      Eight<T>::load(kpool + at, k[j]);
-      Eight<T>::load(vpool + at, v[j]);
-    }
+    if (valid[j]) { Eight<T>::open(keys[j], k[j]); Eight<T>::open(values[j], v[j]); }
   }
+  fetch(base + DEEP * WARPS * COLS);
 #pragma unroll
   for (int g = 0; g < G; ++g) {
     float s[DEEP];
@@ -129,15 +175,13 @@ for (int base = start + warp * COLS; base < stop; base += DEEP * WARPS * COLS) {
     }
   }
 }
-if (owns && warp == 0) {
+if (writes) {
   float k[8], v[8];
-  const size_t from = (size_t)row * KROW + head * D + part * 8;
-  Eight<T>::load(knew + K0 + from, k);
-  Eight<T>::load(vnew + V0 + from, v);
-  if (TURN) turn_eight<T, D>(k, turn + (size_t)row * D, part);
+  Eight<T>::open(new_key, k);
+  Eight<T>::open(new_value, v);
+  if (TURN) turn_eight<T, D>(k, turn, part);
   see(k, v, sub == 0);
   if (sub == 0) {
-    const size_t page = table[row * pages + position / BLOCK];
     const size_t at = ((page * H + head) * BLOCK + position % BLOCK) * D + part * 8;
     T* kp = const_cast<T*>(kpool); T* vp = const_cast<T*>(vpool);
     for (int i = 0; i < 8; ++i) { kp[at + i] = static_cast<T>(k[i]); vp[at + i] = static_cast<T>(v[i]); }
@@ -151,25 +195,32 @@ for (int off = LANES; off < 32; off *= 2)
     for (int i = 0; i < 8; ++i) acc[g][i] = acc[g][i] * a + __shfl_xor_sync(0xffffffffu, acc[g][i], off) * b;
     top[g] = high;
   }
-__shared__ float tops[WARPS][G], sums[WARPS][G], accs[WARPS][G][D];
+float* tops = room;
+float* sums = tops + WARPS * G;
+float* accs = sums + WARPS * G;
 if (sub == 0)
   for (int g = 0; g < G; ++g) {
-    if (part == 0) { tops[warp][g] = top[g]; sums[warp][g] = sum[g]; }
-    for (int i = 0; i < 8; ++i) accs[warp][g][part * 8 + i] = acc[g][i];
+    if (part == 0) { tops[warp * G + g] = top[g]; sums[warp * G + g] = sum[g]; }
+    for (int i = 0; i < 8; ++i) accs[(warp * G + g) * D + part * 8 + i] = acc[g][i];
   }
-__syncthreads();
-for (int index = threadIdx.x; index < G * D; index += WARPS * 32) {
-  const int g = index / D, d = index % D;
-  float high = -INFINITY, total = 0.0f, value = 0.0f;
-  for (int w = 0; w < WARPS; ++w) high = fmaxf(high, tops[w][g]);
-  for (int w = 0; w < WARPS; ++w) {
-    const float scaled = weight(tops[w][g], high);
-    total += sums[w][g] * scaled;
-    value += accs[w][g][d] * scaled;
-  }
-  const size_t at = (size_t)row * H * G + head * G + g;
-  STORE
+merge_warps<G, D, WARPS>(thread, barrier, room, store);
 }
+"""
+
+HEADER = _DEFINES + PTX + _BASICS + _SPAN_OF_ROW + TILES
+
+ATTEND = """
+const int split = blockIdx.x, head = blockIdx.y, row = blockIdx.z;
+[[maybe_unused]] const int splits = gridDim.x;
+__shared__ float room[TEAM * G * (D + 2)];
+const size_t from = (size_t)row * KROW;
+attend<T, H, G, D, TURN, TEAM>(
+    q + (size_t)row * QROW, knew + K0 + from, vnew + V0 + from, kpool, vpool, table + row * table_shape[1],
+    positions[row], split, head, turn + (size_t)row * (TURN ? D : 0), __int_as_float(SCALE_BITS), threadIdx.x, 1, room,
+    [&](int g, int d, float high, float total, float value) {
+      const size_t at = (size_t)row * H * G + head * G + g;
+      STORE
+    });
 """
 
 WHOLE = "out[at * D + d] = static_cast<T>(total > 0.0f ? value / total : 0.0f);"

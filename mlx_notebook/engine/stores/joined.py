@@ -77,12 +77,12 @@ class _Group:
         self._split = split
         self._cuts = list(accumulate(one.weight.shape[0] for one in linears))[:-1]
         self._last = len(linears) - 1
-        self._weight = mx.concatenate([one.weight for one in linears])
+        self.weight = mx.concatenate([one.weight for one in linears])
         self._bias = mx.concatenate([one.bias for one in linears]) if "bias" in linears[0] else None
-        for one, weight in zip(linears, mx.split(self._weight, self._cuts), strict=True):
+        for one, weight in zip(linears, mx.split(self.weight, self._cuts), strict=True):
             one.weight = weight
-        mx.eval(self._weight, self._bias, [one.weight for one in linears])
-        self._across = _across(self._weight)
+        mx.eval(self.weight, self._bias, [one.weight for one in linears])
+        self._across = _across(self.weight)
         self._input: mx.array | None = None
         self._parts: Sequence[Any] = ()
 
@@ -104,6 +104,11 @@ class _Part:
     def __init__(self, group: _Group, at: int) -> None:
         self._group = group
         self._at = at
+
+    @property
+    def joined(self) -> mx.array:
+        """The weights of all the group's layers, [n, D]."""
+        return self._group.weight
 
     def __call__(self, x: mx.array) -> Any:
         return self._group.part(self._at, x)

@@ -146,7 +146,16 @@ class LateRope:
             return self._rope(x, offset=offset)
         if x.turn is not None:
             raise NotForLateError("heads turned twice")
-        return replace(x, turn=self._late.angles(self._rope, self._key, offset))
+        return replace(x, turn=self.angles(offset))
+
+    @property
+    def width(self) -> int:
+        """Of the heads that it turns."""
+        return self._late.width
+
+    def angles(self, offset: mx.array) -> mx.array:
+        """Those at positions [R], computed once a step."""
+        return self._late.angles(self._rope, self._key, offset)
 
 
 def angles(rope: Rope, width: int, offset: mx.array) -> mx.array:

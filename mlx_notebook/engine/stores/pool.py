@@ -51,7 +51,7 @@ class PagedCache:
 
     def __init__(self, pool: LayerPool, step: _Step) -> None:
         self.offset = step.offset
-        self._pool, self._step = pool, step
+        self.pool, self.step = pool, step
 
     def make_mask(self, *_args: Any, **_kwargs: Any) -> None:
         """None: every row sees its own columns and nothing else."""
@@ -62,11 +62,11 @@ class PagedCache:
 
     def attend(self, queries: New, keys: Paged, values: Paged, scale: float) -> mx.array | Seen:
         """One new token a row over its own pages."""
-        step, k, v = self._step, keys.new, values.new
+        step, k, v = self.step, keys.new, values.new
         if isinstance(queries, Heads) and isinstance(k, Heads) and isinstance(v, Heads):
-            return step.ops.attend_heads(self._pool, queries, k, v, step.table, step.positions, scale)
+            return step.ops.attend_heads(self.pool, queries, k, v, step.table, step.positions, scale)
         arrays = _array(queries), _array(k), _array(v)
-        return step.ops.attend(self._pool, *arrays, step.table, step.positions, scale)
+        return step.ops.attend(self.pool, *arrays, step.table, step.positions, scale)
 
 
 def _array(new: New) -> mx.array:
@@ -103,12 +103,20 @@ class PoolStore:
         compiled: whether steps are compiled; only where pages are updated in place.
         twin: the model as `joined` made it, where several stores are made of one model.
         late: what the twin leaves to attention.
+        closing: called when the store is closed.
     """
 
     name = "pool"
 
     def __init__(
-        self, model: Any, ops: PageOps, *, compiled: bool = True, twin: Any = None, late: Late | None = None
+        self,
+        model: Any,
+        ops: PageOps,
+        *,
+        compiled: bool = True,
+        twin: Any = None,
+        late: Late | None = None,
+        closing: Callable[[], None] | None = None,
     ) -> None:
         caches = make_caches(model)
         if not all(type(cache) is KVCache for cache in caches):
@@ -117,6 +125,7 @@ class PoolStore:
         self._joined = joined(model, ops.split) if twin is None else twin
         self._ops = ops
         self._late = late
+        self._closing = closing
         self._rows = RowsStore(model)
         self._layers: list[LayerPool] = []
         self._pages = Pages()
@@ -313,6 +322,10 @@ class PoolStore:
             held = [[] if row is None else self._held[id(row)].pages for row in places]
             self._table = _table(held)
         return self._table
+
+    def close(self) -> None:
+        if self._closing is not None:
+            self._closing()
 
     def held_bytes(self) -> int:
         """Bytes of all pages, free ones too, and what rows in prefill hold side by side."""

@@ -143,6 +143,9 @@ class RowsStore:
         mx.eval(store.step(store.order(nobody), mx.zeros((rows, 1), dtype=mx.int32)))
         return rows
 
+    def close(self) -> None:
+        """As `Store.close`: all that it has is its rows'."""
+
     def held_bytes(self) -> int:
         """Bytes of what stands side by side."""
         packed = sum(pack.nbytes() for pack in list(self._packs))

@@ -60,3 +60,7 @@ class Store(Protocol):
     def held_bytes(self) -> int:
         """Bytes that the store holds beside the rows' own caches."""
         ...
+
+    def close(self) -> None:
+        """No row is held and none will be: what others could use is free."""
+        ...
