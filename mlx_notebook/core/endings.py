@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from mlx_notebook.core.gates import Gates
-from mlx_notebook.core.schema_tree import Path, Schema, nodes, pointer, target_of
+from mlx_notebook.core.schema_tree import Path, Schema, map_of, nodes, pointer, required_of, target_of
 
 _PLAIN_PATTERN = re.compile(r"(\^?)([A-Za-z0-9_ \-]*)(\$?)")
 """What can be tried without a regex engine, which could take for ever over a hostile pattern."""
@@ -92,10 +92,9 @@ class Endings:
 
     def _object(self, node: dict[str, Any]) -> int:
         """The required properties, and as many others as `minProperties` asks for."""
-        known, patterns = _map(node.get("properties")), _map(node.get("patternProperties"))
+        known, patterns = map_of(node, "properties"), map_of(node, "patternProperties")
         others = self._gate(node.get("additionalProperties"))
-        required = node.get("required")
-        asked = {key for key in required if isinstance(key, str)} if isinstance(required, list) else set()
+        asked = required_of(node)
         by_pattern = [(pattern, self._gate(one)) for pattern, one in patterns.items()]
         parts = self._named(sorted(asked), known, by_pattern, others)
         least = node.get("minProperties", 0)
@@ -132,10 +131,6 @@ class Endings:
 
 def _listed(types: Any) -> list[Any]:
     return types if isinstance(types, list) else [types]
-
-
-def _map(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _fits(pattern: str, name: str) -> bool:

@@ -9,7 +9,18 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from mlx_notebook.core.schema_tree import DEFINITIONS, Path, Schema, children, nodes, pointer, target_of
+from mlx_notebook.core.schema_tree import (
+    DEFINITIONS,
+    Path,
+    Schema,
+    children,
+    list_of,
+    map_of,
+    nodes,
+    pointer,
+    required_of,
+    target_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -87,16 +98,14 @@ class Merging:
             if not isinstance(node, dict):
                 continue
             found.append(node)
-            waiting += [(one, depth) for key in _JOINS for one in _list(node.get(key))]
+            waiting += [(one, depth) for key in _JOINS for one in list_of(node, key)]
             if "$ref" in node:
                 waiting.append((target_of(self._root, node["$ref"]), depth + 1))
         return found
 
     def _count_optional(self, said: list[dict[str, Any]]) -> None:
-        names = {name for one in said for name in _map(one.get("properties"))}
-        count = len(names) - len(
-            names & {name for one in said for name in _list(one.get("required")) if isinstance(name, str)}
-        )
+        names = {name for one in said for name in map_of(one, "properties")}
+        count = len(names - {name for one in said for name in required_of(one)})
         if len(said) > 1 and count > self._most_optional:
             raise TooMuchMerged(
                 f"{count} optional properties of one object come together; at most {self._most_optional} are taken."
@@ -107,12 +116,4 @@ class Merging:
 def _is_merged(node: dict[str, Any]) -> bool:
     """Whether several schemas speak of a node's value."""
     joins = [key for key in (*_JOINS, "$ref") if key in node]
-    return bool(joins) and (len(_list(node.get("allOf"))) > 1 or len(node.keys() - _SAYS_NOTHING) > 1)
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _map(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+    return bool(joins) and (len(list_of(node, "allOf")) > 1 or len(node.keys() - _SAYS_NOTHING) > 1)

@@ -56,6 +56,23 @@ def children(node: Schema) -> Iterator[tuple[Path, Schema]]:
             yield from (((key, name), one) for name, one in value.items() if isinstance(one, dict | bool))
 
 
+def map_of(node: dict[str, Any], key: str) -> dict[str, Any]:
+    """What a keyword holds by name; nothing where it is missing, or holds something else."""
+    value = node.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def list_of(node: dict[str, Any], key: str) -> list[Any]:
+    """What a keyword lists; nothing where it is missing, or holds something else."""
+    value = node.get(key)
+    return value if isinstance(value, list) else []
+
+
+def required_of(node: dict[str, Any]) -> set[str]:
+    """The names of properties that an object must have."""
+    return {name for name in list_of(node, "required") if isinstance(name, str)}
+
+
 def pointer(path: Path) -> str:
     """A path as a JSON pointer."""
     return "".join(f"/{escaped(str(piece))}" for piece in path)

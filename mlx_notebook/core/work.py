@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mlx_notebook.core.grammar import MAX_PATTERN, MAX_SOURCE, check_json_schema
 from mlx_notebook.core.lark import spelled_out, words_of
 from mlx_notebook.core.merging import Merging, TooMuchMerged
-from mlx_notebook.core.schema_tree import nodes, pointer
+from mlx_notebook.core.schema_tree import map_of, nodes, pointer, required_of
 
 if TYPE_CHECKING:
     from mlx_notebook.core.schema_tree import Schema
@@ -61,7 +61,7 @@ def of_schema(schema: Schema) -> TooMuch | None:
         if found is not None:
             return TooMuch(pointer(path), found)
         own = _patterns(node)
-        names += len(_map(node, "patternProperties"))
+        names += len(map_of(node, "patternProperties"))
         repeats += sum(map(repeats_in, own))
         multiples += multiple_of(node)
         for count, most, what in (
@@ -135,7 +135,7 @@ def _of_node(node: dict[str, Any]) -> str | None:
             f"{run} optional properties one after another; at most {MOST_OPTIONAL} are taken."
             " Require some of them, or put them into objects of their own"
         )
-    count = len(_map(node, "patternProperties"))
+    count = len(map_of(node, "patternProperties"))
     if count > MOST_NAME_PATTERNS:
         return f"{count} patternProperties; at most {MOST_NAME_PATTERNS} are taken. Join patterns with | into one"
     for pattern in _patterns(node):
@@ -149,10 +149,9 @@ def _of_node(node: dict[str, Any]) -> str | None:
 
 def _optional_run(node: dict[str, Any]) -> int:
     """How many optional properties stand one after another at most."""
-    required = node.get("required")
-    asked = {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
+    asked = required_of(node)
     longest = run = 0
-    for name in _map(node, "properties"):
+    for name in map_of(node, "properties"):
         run = 0 if name in asked else run + 1
         longest = max(longest, run)
     return longest
@@ -160,12 +159,7 @@ def _optional_run(node: dict[str, Any]) -> int:
 
 def _patterns(node: dict[str, Any]) -> list[str]:
     own = node.get("pattern")
-    return [*([own] if isinstance(own, str) else []), *_map(node, "patternProperties")]
-
-
-def _map(node: dict[str, Any], key: str) -> dict[str, Any]:
-    value = node.get(key)
-    return value if isinstance(value, dict) else {}
+    return [*([own] if isinstance(own, str) else []), *map_of(node, "patternProperties")]
 
 
 def multiple_of(node: dict[str, Any]) -> int:

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 import pytest
 from mlx.nn.layers.positional_encoding import RoPE
 from mlx_lm.models.rope_utils import initialize_rope
 
+from mlx_notebook.engine import mlx_backend
 from mlx_notebook.engine.attention import AttentionRoute
 from mlx_notebook.engine.parity import choose_store
+from mlx_notebook.engine.stores.choose import _makers
 from mlx_notebook.engine.stores.joined import joined
 from mlx_notebook.engine.stores.late import Heads, Late, LateRope, Seen, angles, key_of, turned
 from mlx_notebook.engine.stores.page_ops import StockPages
 from mlx_notebook.engine.stores.pool import PoolStore
-from tests.small_models import CONTEXT, VOCAB, small
+from tests.engine.driving import with_backend
+from tests.engine.mixed_work import run_all
+from tests.small_models import CONTEXT, VOCAB, fill_with_noise, small, tiny_tokenizer
+
+if TYPE_CHECKING:
+    from mlx_notebook.engine.mlx_backend import MlxBackend
 
 WIDTH = 64
 LLAMA3 = {
@@ -179,6 +186,26 @@ def test_the_probe_takes_the_plain_way_where_late_is_not_for_a_model(kind: str, 
     served = kind == "llama" and type(ops) is StockPages
     assert state.on is served
     assert len(choice.findings) == (0 if served else 1), choice.findings
+
+
+def test_a_model_that_norms_its_heads_is_served_without_and_says_what_it_says_in_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pair = fill_with_noise(normed_heads(), 0, 2.0), tiny_tokenizer()
+
+    def pools(model: Any) -> list[Any]:
+        return _makers(model, StockPages(), model.layers[0].self_attn.rope.dims)
+
+    def work(backend: MlxBackend) -> tuple[str, tuple[str, ...], list[list[int]]]:
+        return backend.store, backend.store_findings, [one.tokens for one in run_all(backend)]
+
+    store, findings, expected = with_backend(pair, work)
+    assert (store, findings) == ("rows", ())
+    monkeypatch.setattr(mlx_backend, "pools", pools)
+    store, (refused,), tokens = with_backend(pair, work)
+    assert store == "pool"
+    assert "rms_norm" in refused
+    assert tokens == expected
 
 
 def normed_heads() -> Any:
