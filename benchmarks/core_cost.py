@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -99,7 +98,7 @@ class Crowd(Bench):
         """What a step gives these rows; where one joins, the oldest of the batch ends and another comes."""
         outcomes = [self.told[row] for row in ids]
         if self.joining and len(ids) == self.rows:
-            outcomes[0] = replace(outcomes[0], finish=(FinishReason.LENGTH, FinishDetail.MAX_TOKENS))
+            outcomes[0] = outcomes[0]._replace(finish=(FinishReason.LENGTH, FinishDetail.MAX_TOKENS))
             self.come()
         return tuple(outcomes)
 

@@ -1,8 +1,9 @@
 """What the gateway alone costs a token, without a model: `python -m benchmarks.gateway_cost`.
 
-A scripted backend says letters; everything else is as for a real model: the loop, the scheduler with its log, each
-row's record and handle, the recorder. Nobody reads while they write. Beside it stands the loop in plain Python of
-`core_cost`, so that the figure means something elsewhere. The scripted backend's own share is in it, and told apart.
+A scripted backend says letters, one for each row in a step; everything else is as for a real model: the loop, the
+scheduler with its log, each row's record and handle, the recorder. Nobody reads while they write. Beside it stands the
+loop in plain Python of `core_cost`, so that the figure means something elsewhere. The scripted backend's own share is
+in it, and told apart.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from benchmarks.core_cost import LOOP, calibrated_loop, us_a_call
 from benchmarks.harness import Line, Report, Samples, compare, finish, interleave
 from benchmarks.smollm2 import arguments
 from mlx_notebook.core.events import Decode
+from mlx_notebook.core.placement import Capabilities
 from mlx_notebook.core.request import Request, RequestShape, SamplingOptions
 from mlx_notebook.engine.backend import ScriptedBackend
 
@@ -30,6 +32,7 @@ TOKENS = 65_536
 
 LONGEST = 4_096
 AIM_US = {64: 15}
+CAN = Capabilities(vocab_size=0x110000, context_length=32_768, max_rows=max(ROWS), continuous=True)
 TURNS = 500
 
 
@@ -55,7 +58,13 @@ def named(rows: int) -> str:
 
 
 def whole(gateway: mn.Gateway, rows: int, tokens: int) -> dict[str, float]:
-    """Microseconds a token, from asking for all rows to the last result."""
+    """Microseconds a token, from asking for all rows to the last result.
+
+    Raises:
+        RuntimeError: rows of this gateway would run one after the other.
+    """
+    if gateway.stats().mode != "continuous":
+        raise RuntimeError("rows run one after the other: what a step costs would be told as the cost of a token")
     each = min(LONGEST, tokens // rows)
     began = time.perf_counter()
     results = gateway.submit(["a fox and a hen"] * rows, max_tokens=each, raw=True).results()
@@ -66,7 +75,7 @@ def whole(gateway: mn.Gateway, rows: int, tokens: int) -> dict[str, float]:
 
 def backend_alone(rows: int, tokens: int) -> float:
     """Microseconds a token that the scripted backend takes by itself."""
-    backend = ScriptedBackend()
+    backend = ScriptedBackend(CAN)
     for number in range(rows):
         backend.open(Request(number, RequestShape((1,), SamplingOptions(max_tokens=1 << 30))))
     instruction = Decode(tuple(range(rows)))
@@ -83,7 +92,7 @@ def measured(rounds: int, rows: Sequence[int] = ROWS, tokens: int = TOKENS) -> S
     def loop() -> dict[str, float]:
         return dict.fromkeys(map(str, rows), us_a_call(calibrated_loop, TURNS))
 
-    with mn.Gateway.from_backend(ScriptedBackend(), batch=max(rows)) as gateway:
+    with mn.Gateway.from_backend(ScriptedBackend(CAN), batch=max(rows)) as gateway:
         cases = {named(count): partial(whole, gateway, count, tokens) for count in rows}
         return interleave({**cases, LOOP: loop}, rounds=rounds)
 

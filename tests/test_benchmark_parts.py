@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import mlx_notebook as mn
 from benchmarks import first_token, gateway_cost, heartbeat, one_row, report, spinning
 from benchmarks.core_cost import LOOP
 from benchmarks.harness import Report
 from benchmarks.main_thread import BEAT_S, InThread, beat, lateness, spin
 from benchmarks.smollm2 import Run, check_same_work
+from mlx_notebook.engine.backend import ScriptedBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,3 +127,11 @@ def test_the_gateway_alone_is_timed_over_all_of_its_tokens() -> None:
     assert [line.what for line in lines] == ["a token of 1 row", "a token of 3 rows"]
     assert all(line.ours.median > 0 and line.peer == LOOP for line in lines)
     assert gateway_cost.backend_alone(3, 24) > 0
+
+
+def test_the_gateway_alone_is_not_timed_over_rows_that_run_one_after_the_other() -> None:
+    with (
+        mn.Gateway.from_backend(ScriptedBackend(), batch=3) as gateway,
+        pytest.raises(RuntimeError, match="one after the other"),
+    ):
+        gateway_cost.whole(gateway, 3, 24)

@@ -118,7 +118,7 @@ def _lean(event: ev.Event) -> ev.Event:
         # Whatever else a request carries was made by somebody else, and may not be written down.
         return replace(event, request=replace(event.request, **_BARE))
     if isinstance(event, ev.StepDone):
-        return replace(event, outcomes=tuple(replace(o, text="", logprob=None, shares=()) for o in event.outcomes))
+        return replace(event, outcomes=tuple(o._replace(text="", logprob=None, shares=()) for o in event.outcomes))
     if isinstance(event, ev.Turn):
         ids = map(id_of, event.order or ())
         return replace(event, order=tuple(row_id for row_id in ids if row_id is not None))

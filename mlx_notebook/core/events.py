@@ -7,7 +7,7 @@ event. Steps are columnar: one object a step, whatever the number of rows.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,9 +112,8 @@ class Kept:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class RowOutcome:
-    """What one step brought one row.
+class RowOutcome(NamedTuple):
+    """What one step brought one row. A tuple: one is made for each token, in a third of the time of a frozen dataclass.
 
     `token_id` is the committed token (None if the step failed before one). `text` is what may be
     shown now: text that could still begin a stop string is held back until it can't. `finish`

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from mlx_notebook.core.events import Decode, Keep, Kept, Prefill, PrefillDone, RowOutcome, StepDone, StepFailed
@@ -157,9 +157,9 @@ class ScriptedBackend:
         spent = time.monotonic_ns() - began
         told = RowOutcome(row_id, token_id, text, user_ns=spent if spent >= SLOW_CODE_NS else 0)
         if not go_on:
-            return replace(told, finish=(FinishReason.STOP, FinishDetail.CALLBACK))
+            return told._replace(finish=(FinishReason.STOP, FinishDetail.CALLBACK))
         if index + 1 >= request.shape.sampling.max_tokens:
-            return replace(told, finish=(FinishReason.LENGTH, FinishDetail.MAX_TOKENS))
+            return told._replace(finish=(FinishReason.LENGTH, FinishDetail.MAX_TOKENS))
         return told
 
     def rewind(self, row_id: int) -> None:

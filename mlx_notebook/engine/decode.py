@@ -9,7 +9,6 @@ A row that was just prefilled has nothing to commit yet: its first step feeds th
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import mlx.core as mx
@@ -172,7 +171,7 @@ def commit(
     for row in rows:
         spent = take_time(row) if row.user_ns else 0
         if spent and row.request.id in outcomes:
-            outcomes[row.request.id] = replace(outcomes[row.request.id], user_ns=spent)
+            outcomes[row.request.id] = outcomes[row.request.id]._replace(user_ns=spent)
     return list(outcomes.values())
 
 

@@ -141,21 +141,20 @@ class RowRecord:
     def push(self, outcome: RowOutcome) -> None:
         """Take one step's outcome (engine thread); readers are woken by `news`, not by this."""
         with self._lock:
-            if self.done:
+            if self.over.is_set():
                 return
             if outcome.token_id is not None:
                 self.token_ids.append(outcome.token_id)
             if outcome.text:
-                self._add(outcome.text if self._splitter is None else self._splitter.push(outcome.text))
+                self._add(*(("", outcome.text) if self._splitter is None else self._splitter.push(outcome.text)))
             if outcome.token_id is not None:
                 self.ends.append(self.length)
             if outcome.logprob is not None:
                 self.logprobs.append(outcome.logprob)
             self.shares = outcome.shares or self.shares
 
-    def _add(self, text: str | tuple[str, str]) -> None:
-        """Append text, or (thinking, answer); under the lock."""
-        thought, shown = ("", text) if isinstance(text, str) else text
+    def _add(self, thought: str, shown: str) -> None:
+        """Append thinking and answer; under the lock."""
         if thought:
             self._thoughts.append(thought)
         if shown:
@@ -185,7 +184,7 @@ class RowRecord:
         with self._lock:
             if not self.done:
                 if self._splitter is not None:
-                    self._add(self._splitter.flush())
+                    self._add(*self._splitter.flush())
                 self.reason, self.detail, self.error, self.died = reason, detail, error, died
                 self.settled_ns = time.monotonic_ns()
                 self.row = self._as_it_ended(self.row)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mlx_notebook.core import events as ev
@@ -122,7 +122,7 @@ class Run:
         row = self.scheduler.rows[row_id]
         told = ev.RowOutcome(row_id, 7, "x", user_ns=user_ns)
         if row.generated_tokens + 1 >= row.request.shape.sampling.max_tokens:
-            return replace(told, finish=(FinishReason.LENGTH, FinishDetail.MAX_TOKENS))
+            return told._replace(finish=(FinishReason.LENGTH, FinishDetail.MAX_TOKENS))
         return told
 
     def round(self, *, chunk_ms: float = 10, step_ms: float = 10, user_ms: float = 0) -> None:
