@@ -124,8 +124,13 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", list(CASES))
-@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
+QUICK = ("one row", "an idle place, and a page that ends")
+
+
+@pytest.mark.parametrize(
+    "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
+)
+@pytest.mark.parametrize("dtype", [mx.bfloat16, pytest.param(mx.float16, marks=pytest.mark.slow)])
 def test_one_launch_is_the_layer(case: str, dtype: mx.Dtype, routed: list[AttentionRoute]) -> None:
     model = llama(dtype)
     routed.append(AttentionRoute(model))
@@ -141,6 +146,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(LAYOUTS))
 def test_a_layout_changes_nothing(name: str, routed: list[AttentionRoute], monkeypatch: pytest.MonkeyPatch) -> None:
     model = llama()
